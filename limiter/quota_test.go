@@ -70,6 +70,15 @@ func keepsQuotas(t *testing.T, l *Limiter, _ Source) {
 			t.Fatalf("the next period: %+v", d)
 		}
 
+		lowered := l.Quota("w", name+"lowered", tokens, ends) // of which a node may have a block
+		if d := l.Take(time.Now(), key, nil, lowered); !d.Allowed {
+			t.Fatalf("%d tokens, the first: %+v", tokens, d)
+		}
+		l.Quota("w", name+"lowered", 1, ends)
+		if d := l.Take(time.Now(), key, nil, lowered); d.Allowed {
+			t.Fatalf("%d tokens, lowered to the one that was used: %+v", tokens, d)
+		}
+
 		full := l.Quota("w", name+"full", tokens, ends)
 		slow := l.Bucket(KeyBucket("w", name+"slow"), policy(t, 0.001, 1))
 		l.Take(time.Now(), slow, nil, full)
@@ -83,7 +92,7 @@ func keepsQuotas(t *testing.T, l *Limiter, _ Source) {
 			t.Fatalf("requests that the rate refused took of the quota: %d of %d left", d.Quota.Remaining, tokens)
 		}
 	}
-	if s := l.Stats(); s.Refused[SourceQuota] != 4*4 {
+	if s := l.Stats(); s.Refused[SourceQuota] != 4*5 {
 		t.Errorf("%+v", s.Refused)
 	}
 }

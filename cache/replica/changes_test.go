@@ -159,6 +159,14 @@ func TestTheLargestTableForgets(t *testing.T) {
 	if c := r.Changes(tableOfTenant(3), start, 1); c.Lack != replica.Complete || len(c.Rows) > 0 || c.More {
 		t.Errorf("a table without a change: %+v", c)
 	}
+	for n := 2; n < 3000; n++ { // wherever it says that all is known, it knows all
+		for ordinal := range 3 {
+			behind := changefeed.Point{At: changefeed.Position{Term: 1, N: uint64(n)}, Ordinal: uint32(ordinal)}
+			if c := r.Changes(large, behind, math.MaxInt); c.Lack == replica.Complete && len(c.Rows) != 2*(3000-n)-ordinal {
+				t.Fatalf("%d rows are known behind %v", len(c.Rows), behind)
+			}
+		}
+	}
 	s := r.Stats()
 	horizon := changefeed.EndOf(changefeed.Position{Term: 1, N: uint64(s.Horizon.Unix())})
 	if c := r.Changes(large, horizon, 1); c.Lack != replica.Complete || s.Horizon.Unix() < 1000 || s.IDs < 1000 {
