@@ -77,7 +77,7 @@ func (e *exact) take(now int64) bool {
 type bucketJudge struct {
 	oracle
 	key     string
-	version int64
+	inRedis limiter.Policy
 	most    int64   // tokens that may be spent at its beginning: what is held of the policy before may be more than the burst
 	asking  int64   // requests under way that may give a token back, and of them the most at once
 	peak    int64   // likewise
@@ -96,7 +96,7 @@ func (w *limits) watch(key string, p limiter.Policy) {
 		w.buckets = map[string]*bucketJudge{}
 	}
 	if p.Burst > 0 {
-		w.buckets[key] = &bucketJudge{key: key, oracle: oracle{rate: p.Rate, burst: p.Burst}, version: p.Version, most: p.Burst}
+		w.buckets[key] = &bucketJudge{key: key, oracle: oracle{rate: p.Rate, burst: p.Burst}, inRedis: p, most: p.Burst}
 		w.buckets[key].start(w.judged())
 	}
 }
@@ -122,7 +122,7 @@ func (w *limits) judgeBucket(c *scriptCall) {
 	if !b.Sound() {
 		w.breaks(neverOver, "after %+v more than the burst: %+v", c.bucket, b)
 	}
-	if b.Version == j.version {
+	if b.Version == j.inRedis.Version {
 		return
 	}
 	held := b.HeldNow + b.HeldBefore + c.granted
@@ -134,8 +134,8 @@ func (w *limits) judgeBucket(c *scriptCall) {
 		})
 	}
 	spare, until, cost := j.spare, j.until, j.cost
-	*j = bucketJudge{key: j.key, oracle: oracle{rate: b.Rate, burst: b.Burst}, version: b.Version, most: max(b.Burst, b.HeldNow+b.HeldBefore) + held, asking: j.asking,
-		peak: j.asking, spare: spare, until: until, cost: cost, worst: j.worst}
+	*j = bucketJudge{key: j.key, oracle: oracle{rate: b.Rate, burst: b.Burst}, inRedis: limiter.Policy{Rate: b.Rate, Burst: b.Burst, Version: b.Version},
+		most: max(b.Burst, b.HeldNow+b.HeldBefore) + held, asking: j.asking, peak: j.asking, spare: spare, until: until, cost: cost, worst: j.worst}
 	j.start(w.judged())
 }
 
@@ -167,7 +167,7 @@ func (w *limits) failAgain(bursts float64) {
 func (w *limits) endFailure(j *bucketJudge) {
 	if j.spare > 0 && time.Now().After(j.until) {
 		j.spare = 0
-		j.start(w.judged())
+		w.goBy(j, j.inRedis.Rate, j.inRedis.Burst)
 	}
 }
 
@@ -245,6 +245,9 @@ func (w *limits) judgeRequest(r *request) {
 		w.breaks(failureAdds, "%s admits a request of %d nodes without Redis, and the burst is %d", r.node, n, c.policy.Burst)
 	}
 	for _, j := range w.judges(r) {
+		if d.Source == limiter.SourceLocalFallback && j.key == limiter.KeyBucket("w", c.name) {
+			w.without(j, r.node.of(c).policy)
+		}
 		w.judgeAdmission(j)
 	}
 	if c.tokens > 0 {
@@ -252,13 +255,28 @@ func (w *limits) judgeRequest(r *request) {
 	}
 }
 
+// without judges a bucket by what either of two policies admits: that of Redis, and that of a node without Redis, which goes by the limit
+// that it knows, however late Redis hears of a change.
+func (w *limits) without(j *bucketJudge, known limiter.Policy) {
+	if known.Rate > j.rate || known.Burst > j.burst {
+		w.goBy(j, max(j.rate, known.Rate), max(j.burst, known.Burst))
+	}
+}
+
+// goBy lets spans begin anew, by that rate and burst.
+func (w *limits) goBy(j *bucketJudge, rate, burst int64) {
+	held := j.most - j.burst
+	j.oracle, j.most = oracle{rate: rate, burst: burst}, burst+held
+	j.start(w.judged())
+}
+
 // judgeAdmission judges one by a bucket.
 func (w *limits) judgeAdmission(j *bucketJudge) {
 	w.endFailure(j)
 	over := j.admit(w.judged())
 	j.worst = max(j.worst, over)
-	late := 10 * time.Millisecond // how long before a request the token may have been debited that it is admitted by
-	if j.burst < 16 {
+	late := 10 * time.Millisecond                         // how long before a request the token may have been debited that it is admitted by
+	if j.burst < max(16, 3*max(8, int64(len(w.nodes)))) { // then nodes do not lease; one that is new takes its fleet for eight
 		late = 125 * time.Millisecond
 	}
 	rate := float64(j.rate) / lease.Token
@@ -307,9 +325,12 @@ type quotaJudge struct {
 	lost     int64 // what Redis counts for nodes that were killed, and they have not spent
 }
 
-// judgeQuotaCall: after a call, Redis counts what its run has spent.
+// judgeQuotaCall: after a call, Redis counts what its run has spent. One that comes later than the next is of no account: its node has
+// given up, and may have given its block back.
 func (w *limits) judgeQuotaCall(n *limited, c *scriptCall) {
-	if !n.dead && c.taken < c.floor {
+	late := c.number < n.counted
+	n.counted = max(n.counted, c.number)
+	if !n.dead && !late && c.taken < c.floor {
 		w.breaks(quotaIsExact, "Redis counts %d of %s, which has spent %d", c.taken, n, c.floor)
 	}
 }

@@ -252,12 +252,23 @@ func (p *player) happen() {
 	}
 }
 
+// ends says that a run of a node ends. What it admitted without Redis and Redis has not debited, at most its part of a burst, nobody
+// debits any more. So outages with such an end between them cost more than one long outage.
+func (p *player) ends(n *limited) {
+	s := n.Stats()
+	if p.mode != limiter.FailDeny && s.Owing > 0 {
+		p.Tracef("%s ends, and owes", n)
+		p.failAgain(1 / float64(max(1, s.Nodes)))
+	}
+}
+
 // crash restarts a node. What it held is lost.
 func (p *player) crash(n *limited) {
 	p.Tracef("%s crashes", n)
 	if n.dead {
 		return
 	}
+	p.ends(n)
 	n.kill()
 	for _, c := range p.clients {
 		if c.tokens > 0 {
@@ -389,6 +400,7 @@ func (p *player) leave(n *limited) {
 	}()
 	p.after(2*time.Second, func() {
 		if !n.dead { // it has not crashed meanwhile
+			p.ends(n)
 			n.dead = true
 			p.start(n.id)
 		}

@@ -60,7 +60,8 @@ type limited struct {
 	number   int // no other node of the world ever had it
 	machine  *boottimetest.Machine
 	handles  map[*client]*handles
-	beats    int // that were answered
+	beats    int   // that were answered
+	counted  int64 // the number of its latest call to a quota that Redis executed
 	dead     bool
 	idle     bool          // it gets no requests
 	cut      bool          // no message from it arrives
@@ -99,7 +100,8 @@ type scriptCall struct {
 	key     string
 	beats   bool
 	bucket  *world.BucketCall // nil = it is to no bucket
-	floor   int64             // of a quota: what its node has spent
+	number  int64             // of a quota: which call of its node this is
+	floor   int64             // likewise: what its node has spent, or may spend
 	numbers []any             // the answer; nil = there is none yet
 	granted int64             // of a bucket
 	leased  int64
@@ -517,6 +519,7 @@ func scriptCallOf(command []string) *scriptCall {
 	case 3:
 		c.beats = true
 	default:
+		c.number, _ = strconv.ParseInt(command[6], 10, 64)
 		c.floor, _ = strconv.ParseInt(command[7], 10, 64)
 	}
 	return c
