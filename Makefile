@@ -53,7 +53,7 @@ race: # of `make test`
 
 plain: # of `make test`
 	go test -count=1 -vet=off -p 2 -timeout 45m -skip '$(RACED)' $(PLAIN)
-	go test -vet=off -p 2 -timeout 45m -run 'Alloc|MemoryOf|IsBounded|Test(Tracking)?Model$$|Quota|TestWorld|WhatClientsGet|WhatAFleet|WhatALoss' ./cache ./edge ./internal/world ./limiter ./origin/apikey ./origin/usage
+	go test -vet=off -p 2 -timeout 45m -run 'Alloc|MemoryOf|IsBounded|Test(Tracking)?Model$$|Quota|TestWorld|SameSeed|WhatClientsGet|WhatAFleet|WhatALoss' ./cache ./edge ./internal/world ./limiter ./origin/apikey ./origin/usage
 
 deploy-tests: # of `make test`; a module of its own: see its go.mod
 	go -C deploy test -count=1 -vet=off -timeout 45m .
