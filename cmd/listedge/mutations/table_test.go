@@ -412,7 +412,7 @@ var mutations = []struct {
 			replaced("limiter/lease: Lease.Status", " := max(1.5*", " := 0 * max(1.5*")},
 		{"the share of missing nodes is not held back", "TestWhatClientsGet",
 			replaced("internal/world: Bucket.Execute", "c.Missing", "int64(0)")},
-		{"a node refills at once", "TestWorldOfLimits",
+		{"a node refills at once", "TestWhatClientsGet",
 			replaced("limiter/lease: Lease.refillFallback", "now = max(f.LastPresentAt, now-MissingAfter)", "_ = MissingAfter")},
 		{"a part is not a part", "TestWorldOfLimits",
 			replaced("limiter/lease: Fleet.parts", "max(1, f.Nodes)", "1")},
