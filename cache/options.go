@@ -64,5 +64,6 @@ func (o *Options) budgets(rows int) replica.Budgets {
 	if o.Rows != nil {
 		return *o.Rows
 	}
-	return replica.Budgets{Rows: rows, Changes: rememberedBytes, Parked: parkedBytes, IDs: int(o.Memory / idsShare), Lists: maxLists, Released: rows / releasedShare}
+	return replica.Budgets{Rows: rows, Changes: rememberedBytes, Parked: parkedBytes, IDs: int(o.Memory / idsShare), Lists: maxLists,
+		Released: rows / releasedShare}
 }

@@ -13,9 +13,9 @@ import (
 
 // What is judged of keys.
 var (
-	revocation  = promise{"Keys", "A revoked key stops within a second on every node that reaches Postgres (5 s if look-ups take over 0.2 s), and within `--key-grace`"}
+	revocation  = promise{"Keys", "A revoked key stops within a second on every node that reaches Postgres (5 s if look-ups take over 0.2 s)"}
 	keyWorks    = promise{"Keys", "A key that was created or imported works on every node that reaches Postgres"}
-	changedKey  = promise{"Keys", "If look-ups fail and the node still follows the changes of the primary, as while `workspaces` is locked, a key of a changed row"}
+	changedKey  = promise{"Keys", "If look-ups fail and the node still follows the changes of the primary, as while `workspaces` is locked"}
 	scheduled   = promise{"Keys", "So does a key with a revocation or suspension to come."}
 	otherKeys   = promise{"Keys", "All other known keys stay valid."}
 	wrongServer = promise{"Keys", "If a node knows of a change of the key and reaches only a server that is not the primary, requests with it get 503"}
@@ -119,7 +119,8 @@ func (w *run) judgeUnavailable(u *use) {
 	}
 	up, _ := k.upSince(u.ended)
 	changed := slices.ContainsFunc(k.touched, func(t touch) bool {
-		return t.at.After(is.at.Add(-2*keyBound)) && (t.row == "" || t.row == is.key.ID.String() || t.row == is.key.Workspace.String() || t.at.Before(is.at.Add(keyBound)))
+		of := t.row == "" || t.row == is.key.ID.String() || t.row == is.key.Workspace.String()
+		return t.at.After(is.at.Add(-2*keyBound)) && (of || t.at.Before(is.at.Add(keyBound)))
 	})
 	switch {
 	case !changed && !is.key.Scheduled:

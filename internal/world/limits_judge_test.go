@@ -292,7 +292,8 @@ func (w *limits) judgeAdmission(j *bucketJudge) {
 		if j.spare > 0 {
 			p = j.cost
 		}
-		w.breaks(p, "%s, %.3g/s, burst %d: %.2f tokens above the promise, of %.2f that may be, %.2f bursts of them by failures", j.key, rate, j.burst, over, most, j.spare)
+		w.breaks(p, "%s, %.3g/s, burst %d: %.2f tokens above the promise, of %.2f that may be, %.2f bursts of them by failures",
+			j.key, rate, j.burst, over, most, j.spare)
 	}
 }
 

@@ -18,9 +18,9 @@ import (
 	"listedge/limiter"
 )
 
-// A world of limits: a fleet of real limiters in virtual time, on real clients of world.Redis, which delays and loses messages. Whoever plays (limits_player_test.go: a seed; limits_figures_test.go:
-// scenarios whose figures the documentation has) sends requests, and what they are answered is judged by docs/GUARANTEES.md
-// (limits_judge_test.go).
+// A world of limits: a fleet of real limiters in virtual time, on real clients of world.Redis, which delays and loses
+// messages. Whoever plays (limits_player_test.go: a seed; limits_figures_test.go: scenarios whose figures the documentation
+// has) sends requests, and what they are answered is judged by docs/GUARANTEES.md (limits_judge_test.go).
 //
 // All that limiters do at one moment is settled before the world goes on, and sorted. So the world decides every order.
 

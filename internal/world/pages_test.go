@@ -94,7 +94,8 @@ func (w *run) newPages(n *node) *nodePages {
 	}
 	var err error
 	p.Cache, err = cache.New(cache.Options{Origin: p, Memory: 32 << 20, Rows: budget, Room: p.room, Redis: n.redis.Client, Followed: n.followed,
-		TTL: pageTTL, Bound: world.Bound, MaxStale: maxStale, FillTimeout: time.Second, Clock: n.machine.Clock, CommitApplied: func(time.Duration) {}, Hurry: n.log.Hurry,
+		TTL: pageTTL, Bound: world.Bound, MaxStale: maxStale, FillTimeout: time.Second, Clock: n.machine.Clock, CommitApplied: func(time.Duration) {},
+		Hurry:      n.log.Hurry,
 		Mismatched: func(m cache.Mismatch) { w.breaks(noMismatch, "%s of %s", m.Kind, m.Table.Tenant) }})
 	if err != nil {
 		panic(err)
@@ -241,7 +242,8 @@ func (p *nodePages) execute(s *statement, began uint64) {
 }
 
 func (s *statement) name(n *node) string {
-	return fmt.Sprintf("%s, standby %t, order %d, match %d, search %q, after %q, limit %d, %d keys", n, s.standby, s.q.Order, s.q.Match, s.q.Search, s.q.After, s.q.Limit,
+	return fmt.Sprintf("%s, standby %t, order %d, match %d, search %q, after %q, limit %d, %d keys", n, s.standby, s.q.Order, s.q.Match, s.q.Search, s.q.After,
+		s.q.Limit,
 		len(s.keys))
 }
 
