@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"listedge/internal/changefeed"
@@ -32,9 +33,9 @@ type World struct {
 	ctx      context.Context
 	followed *fleet.Followed // of those who write the log
 	lists    *list.Set
-	hurried  bool // a node has asked for heartbeats
-	slept    time.Duration
-	Standby  bool // may be asked
+	hurried  bool         // a node has asked for heartbeats
+	slept    atomic.Int64 // a time.Duration, which nodes read while machines sleep
+	Standby  bool         // may be asked
 }
 
 // Play says which run, and what it goes without.
@@ -49,7 +50,7 @@ type Play struct {
 // New begins a run.
 func New(of *Play) *World {
 	w := &World{}
-	w.Dice = NewDice(of, func() time.Time { return time.Now().Add(w.slept) })
+	w.Dice = NewDice(of, func() time.Time { return time.Now().Add(time.Duration(w.slept.Load())) })
 	w.Cast()
 	w.Postgres = newPostgres(Shapes[of.Seed%uint64(len(Shapes))], w.Dice)
 	w.Standby = w.chance(2)
@@ -107,9 +108,9 @@ func (w *World) Trim() {
 // Sleep lets all machines sleep, while Postgres goes on.
 func (w *World) Sleep(d time.Duration) {
 	w.network.sleep()
-	w.slept += d / 8
+	w.slept.Add(int64(d / 8))
 	w.step()
-	w.slept += d - d/8
+	w.slept.Add(int64(d - d/8))
 	w.awake = w.now().Add(time.Second)
 	w.trace("the machines slept for %s", d)
 }
@@ -122,4 +123,4 @@ func (w *World) Log(a *Access, followed *fleet.Followed) *changefeed.Redis {
 }
 
 // Elapsed is how long nodes have run.
-func (w *World) Elapsed() time.Duration { return w.now().Sub(w.began) - w.slept }
+func (w *World) Elapsed() time.Duration { return w.now().Sub(w.began) - time.Duration(w.slept.Load()) }
