@@ -33,7 +33,7 @@ type pages struct {
 	queries []page.Query
 	hits    int // pages compared that a node had
 
-	mu    sync.Mutex // guards kinds
+	mu    sync.Mutex // guards kinds, and queries while readers pick some
 	kinds map[string]int
 }
 
@@ -70,6 +70,8 @@ func newPages(t *testing.T, seed uint64, url string) *pages {
 
 // newQueries replaces some of the queries by others.
 func (p *pages) newQueries(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.random.Shuffle(len(p.queries), func(i, j int) { p.queries[i], p.queries[j] = p.queries[j], p.queries[i] })
 	p.queries = p.queries[min(len(p.queries), max(0, len(p.queries)+n-pageQueries)):]
 	for range n {
@@ -254,7 +256,9 @@ func (p *pages) write(ctx context.Context, seed uint64) {
 // read asks for pages until ctx ends.
 func (p *pages) read(ctx context.Context, seed uint64, n *testNode, longest time.Duration) {
 	for r := rand.New(rand.NewPCG(seed, 0)); ctx.Err() == nil; pause(longest) {
+		p.mu.Lock()
 		q := pick(r, p.queries)
+		p.mu.Unlock()
 		_, _ = n.try("GET", addressOf(&q), p.keyOf(&q))
 	}
 }
@@ -336,7 +340,9 @@ func (p *pages) compare(t *testing.T, nodes []*testNode, headers ...string) {
 			cursor, _, _ = strings.Cut(cursor, `"`)
 			if after, err := q.ParseCursor(new([]byte), []byte(cursor)); err == nil {
 				q.After = after
+				p.mu.Lock()
 				p.queries[p.random.IntN(len(p.queries))] = q
+				p.mu.Unlock()
 			}
 		}
 	}
