@@ -238,7 +238,6 @@ type spent uint8
 const (
 	unknown spent = iota // there is no answer, or not yet
 	token
-	maybe   // a 304 from memory: it cost one if the page was made of rows for it
 	nothing // the request was refused, or did not arrive
 )
 

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -397,32 +396,13 @@ func (w *run) newVisit(c *visitor, a *ask, suffix string) *visit {
 	return v
 }
 
-// targetOf is the target of the query's page.
-func targetOf(q *page.Query) string {
-	values := url.Values{"limit": {fmt.Sprint(q.Limit)}, "sort": {q.List.Orders[q.Order].Name}}
-	for _, f := range q.List.Filters {
-		for _, v := range f.Values {
-			if q.Match&v.Bit != 0 {
-				values.Set(f.Name, v.Name)
-			}
-		}
-	}
-	if q.Search != "" {
-		values.Set("search", q.Search)
-	}
-	if q.After != "" {
-		values.Set("cursor", string(q.AppendCursor(nil)))
-	}
-	return "/v1/" + q.List.Name + "?" + values.Encode()
-}
-
 // write writes the request.
 func (v *visit) write(to *strings.Builder) {
 	method := "GET"
 	if v.head {
 		method = "HEAD"
 	}
-	fmt.Fprintf(to, "%s %s HTTP/1.1\r\nHost: a\r\nX-API-Key: %s\r\nX-Request-Id: %s\r\n", method, targetOf(&v.q), v.client.text, v.id)
+	fmt.Fprintf(to, "%s %s HTTP/1.1\r\nHost: a\r\nX-API-Key: %s\r\nX-Request-Id: %s\r\n", method, world.Target(&v.q), v.client.text, v.id)
 	if v.kind != ordinary {
 		fmt.Fprintf(to, "Cache-Control: %s\r\n", v.kind)
 	}

@@ -2,6 +2,7 @@ package world
 
 import (
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -194,4 +195,23 @@ func bitOf(l *list.List, filter, value string) uint64 {
 		}
 	}
 	panic(filter + " " + value)
+}
+
+// Target is the target of a request for the query's page, as a client writes it.
+func Target(q *page.Query) string {
+	values := url.Values{"limit": {fmt.Sprint(q.Limit)}, "sort": {q.List.Orders[q.Order].Name}}
+	for _, f := range q.List.Filters {
+		for _, v := range f.Values {
+			if q.Match&v.Bit != 0 {
+				values.Set(f.Name, v.Name)
+			}
+		}
+	}
+	if q.Search != "" {
+		values.Set("search", q.Search)
+	}
+	if q.After != "" {
+		values.Set("cursor", string(q.AppendCursor(nil)))
+	}
+	return "/v1/" + q.List.Name + "?" + values.Encode()
 }

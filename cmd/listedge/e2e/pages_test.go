@@ -5,7 +5,6 @@ import (
 	"context"
 	"maps"
 	"math/rand/v2"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 
 	"listedge/internal/list"
 	"listedge/internal/page"
+	"listedge/internal/world"
 	"listedge/origin"
 	"listedge/origin/postgres"
 )
@@ -90,25 +90,6 @@ func (p *pages) randomQuery() page.Query {
 		}
 	}
 	return q
-}
-
-// addressOf is the query as a client writes it.
-func addressOf(q *page.Query) string {
-	v := url.Values{"limit": {strconv.Itoa(q.Limit)}, "sort": {q.List.Orders[q.Order].Name}}
-	for _, f := range q.List.Filters {
-		for _, value := range f.Values {
-			if q.Match&value.Bit != 0 {
-				v.Set(f.Name, value.Name)
-			}
-		}
-	}
-	if q.Search != "" {
-		v.Set("search", q.Search)
-	}
-	if q.After != "" {
-		v.Set("cursor", string(q.AppendCursor(nil)))
-	}
-	return "/v1/" + q.List.Name + "?" + v.Encode()
 }
 
 func (p *pages) keyOf(q *page.Query) string {
@@ -259,7 +240,7 @@ func (p *pages) read(ctx context.Context, seed uint64, n *testNode, longest time
 		p.mu.Lock()
 		q := pick(r, p.queries)
 		p.mu.Unlock()
-		_, _ = n.try("GET", addressOf(&q), p.keyOf(&q))
+		_, _ = n.try("GET", world.Target(&q), p.keyOf(&q))
 	}
 }
 
@@ -316,7 +297,7 @@ func (p *pages) compare(t *testing.T, nodes []*testNode, headers ...string) {
 					if !chosen[i] {
 						continue
 					}
-					a, err := n.try("GET", addressOf(&q), p.keyOf(&q), headers...)
+					a, err := n.try("GET", world.Target(&q), p.keyOf(&q), headers...)
 					if err != nil || a.StatusCode != 200 || strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error") {
 						continue // it is marked as stale
 					}
@@ -324,7 +305,7 @@ func (p *pages) compare(t *testing.T, nodes []*testNode, headers ...string) {
 						hits.Add(1)
 					}
 					if shown, _, _ := strings.Cut(string(a.body), `,"requestId"`); shown != bodies[i] && wrong.Add(1) < 4 {
-						t.Errorf("node %d, %s (%s) shows\n%s\nand the database has\n%s", at, addressOf(&q), a.Header.Get("Cache-Status"), shown, bodies[i])
+						t.Errorf("node %d, %s (%s) shows\n%s\nand the database has\n%s", at, world.Target(&q), a.Header.Get("Cache-Status"), shown, bodies[i])
 					}
 				}
 			}
