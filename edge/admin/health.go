@@ -58,7 +58,7 @@ type CheckState struct {
 	Follows bool      `json:"follows,omitempty"` // the failure of another check explains it
 	Err     error     `json:"-"`                 // the last failure
 
-	ran, failed time.Time // when it last ran, and failed
+	ran, failed time.Time // when the pass began in which it last ran, and when it failed
 	failing     time.Time // when the first of the failures in a row began; zero = it passed last
 	logged      string    // what the log said last: "down", "advised", or that neither is
 }
@@ -156,8 +156,9 @@ type Readiness struct {
 // Run runs the checks until ctx ends. It logs when one goes down or up, or readiness changes.
 func (h *Health) Run(ctx context.Context) {
 	for began := time.Now(); ctx.Err() == nil; {
+		pass := time.Now()
 		pause := time.After(checkInterval)
-		h.runAll(ctx)
+		h.runAll(ctx, pass)
 		h.log(time.Since(began) >= reportAfter)
 		if !h.started.Load() {
 			pause = time.After(startInterval)
@@ -180,22 +181,21 @@ func Examine(checks []Check) []CheckState {
 			h.states = append(h.states, CheckState{Check: c, failing: time.Now()}) // one failure is enough
 		}
 	}
-	h.runAll(context.Background())
+	h.runAll(context.Background(), time.Now())
 	h.log(false)
 	return h.States()
 }
 
-// runAll runs each check that is due.
-func (h *Health) runAll(ctx context.Context) {
+// runAll runs each check that is due, in a pass that began then.
+func (h *Health) runAll(ctx context.Context, began time.Time) {
 	var running sync.WaitGroup
 	for i := range h.states {
-		running.Go(func() { h.run(ctx, &h.states[i]) })
+		running.Go(func() { h.run(ctx, &h.states[i], began) })
 	}
 	running.Wait()
 }
 
-func (h *Health) run(ctx context.Context, s *CheckState) {
-	began := time.Now()
+func (h *Health) run(ctx context.Context, s *CheckState, began time.Time) {
 	if s.Up && s.failing.IsZero() && began.Sub(s.ran) < s.Every {
 		return
 	}
@@ -233,7 +233,8 @@ func (h *Health) run(ctx context.Context, s *CheckState) {
 }
 
 // log says which checks have gone down or up or have advice, and whether the node has become ready or not
-// ready. A failure is logged once, also if its reason changes. late = a start may be complained of.
+// ready. A failure is logged once, also if its reason changes, and not before the checks that may explain
+// it have run since it began. late = a start may be complained of.
 func (h *Health) log(late bool) {
 	if h.passed(Starts) {
 		h.started.Store(true)
@@ -249,15 +250,19 @@ func (h *Health) log(late bool) {
 	var failing []string
 	for i := range h.states {
 		s := &h.states[i]
-		down := s.Why != ""
-		s.Follows = down && slices.ContainsFunc(h.states, func(o CheckState) bool {
-			return slices.Contains(s.After, o.Name) && time.Since(o.failed) < outageLinger
-		})
+		down, unexplained := s.Why != "", true
+		s.Follows = false
+		for _, o := range h.states {
+			if down && slices.Contains(s.After, o.Name) {
+				s.Follows = s.Follows || time.Since(o.failed) < outageLinger
+				unexplained = unexplained && !o.ran.Before(s.failing)
+			}
+		}
 		if down {
 			failing = append(failing, strings.ToLower(s.Name))
 		}
 		stance := s.stance()
-		if stance == s.logged || s.Follows || !late {
+		if stance == s.logged || s.Follows || !unexplained || !late {
 			continue
 		}
 		s.logged = stance

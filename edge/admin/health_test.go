@@ -358,3 +358,33 @@ func TestAFailureThatFollowsFromAnother(t *testing.T) {
 		})
 	}
 }
+
+// A failure is not logged as one of its own before the check that may explain it has run again,
+// however long that lets a server alone after a success.
+func TestAFailureWaitsForItsExplanation(t *testing.T) {
+	for _, every := range []time.Duration{0, 2 * time.Second, 5 * time.Second} {
+		t.Run(every.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				for after := checkInterval / 10; after < 7*checkInterval; after += checkInterval / 2 {
+					var fails atomic.Bool
+					check := func(context.Context) error {
+						if fails.Load() {
+							return errors.New("away")
+						}
+						return nil
+					}
+					h, log := logging(Check{Name: "Server", Every: every, Run: check, Broken: "it is down"},
+						Check{Name: "use", After: []string{"Server"}, Run: check, Broken: "it is not used"})
+					stop := start(t, h)
+					boottimetest.Pass(after)
+					fails.Store(true)
+					boottimetest.Pass(every + 5*checkInterval)
+					if said := log.take(); strings.Contains(said, "not used") || !strings.Contains(said, "it is down") {
+						t.Errorf("down after %v: %s", after, said)
+					}
+					stop()
+				}
+			})
+		})
+	}
+}

@@ -249,20 +249,25 @@ func TestAPlanChangeReachesEveryNode(t *testing.T) {
 	for range 2 { // which admit nothing while Redis is too slow on a busy machine
 		nodes = append(nodes, startNode(t, url, "--redis-url", server.URL(), "--limiter-failure-mode", "deny"))
 	}
+	// An answer of Redis that comes too late costs its token and is a refusal for a second, so the bucket
+	// may be empty before all of it is admitted.
 	admitted := 0
-	within(t, patience, "the burst is admitted", func() bool {
-		for _, n := range nodes {
-			n.awaitFollowed(t)
-			if n.get(t, "/v1/items", key).StatusCode == 200 {
+	exhaust := func(n *testNode) {
+		t.Helper()
+		within(t, patience, "the bucket is empty", func() bool {
+			a := n.get(t, "/v1/items", key)
+			if a.StatusCode == 200 {
 				admitted++
 			}
-		}
-		return admitted >= 3
-	})
+			return a.StatusCode == 429 && a.Header.Get("Retry-After") != "1"
+		})
+	}
 	for _, n := range nodes {
-		if a := n.get(t, "/v1/items", key); a.StatusCode != 429 {
-			t.Fatal(a.Status)
-		}
+		n.awaitFollowed(t)
+		exhaust(n)
+	}
+	if admitted > 3 {
+		t.Errorf("%d requests of a burst of 3 are admitted", admitted)
 	}
 	listed := parsed[[]struct{ ID string }](t, "keys", "list", "--workspace", workspace, "--database-url", url)
 	command(t, "keys", "update", listed[0].ID, "--rate", "1000", "--burst", "1000", "--database-url", url)
@@ -279,9 +284,12 @@ func TestAPlanChangeReachesEveryNode(t *testing.T) {
 			return strings.Contains(n.get(t, "/v1/items", key).Header.Get("RateLimit-Policy"), `"workspace";q=4;`)
 		})
 	}
-	within(t, patience, "the workspace is exhausted", func() bool { return nodes[0].get(t, "/v1/items", key).StatusCode == 429 })
-	if a := nodes[1].get(t, "/v1/items", key); a.StatusCode != 429 {
-		t.Error(a.Status)
+	admitted = 0
+	for _, n := range nodes {
+		exhaust(n)
+	}
+	if admitted > 4 {
+		t.Errorf("%d requests of a burst of 4 are admitted", admitted)
 	}
 }
 
