@@ -114,167 +114,107 @@ func TestWhereChangesAreFollowedKeysInUseAreNotLookedUp(t *testing.T) {
 	})
 }
 
-// A change may have come before since, so the proof does not cover it.
-func TestAProofCoversLookupsAfterItsBeginning(t *testing.T) {
-	table := newKeyTable(2)
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		moment := time.Now()
-		boottimetest.Pass(time.Nanosecond)
-		_, _ = r.use(0)
-		boottimetest.Pass(time.Nanosecond)
-		r.prove(moment, r.server) // what was published before it was read, and visible by now, is not known
-		boottimetest.Pass(time.Nanosecond)
-		_, _ = r.use(1)
-		r.provenFor(apikey.MaxAge+time.Millisecond, func() {})
-		if r.isKnown(0) || !r.isKnown(1) {
-			t.Errorf("looked up before %v, after %v", r.isKnown(0), r.isKnown(1))
-		}
-		r.Reset("e", changefeed.ResetGap)
-		r.provenFor(apikey.MaxAge+100*time.Millisecond, func() {})
-		if r.isKnown(1) {
-			t.Error("known as of a look-up that another proof was about")
-		}
-	})
-}
-
-// A change applied while a new key is looked up invalidates what the look-up finds.
-func TestAChangeInvalidatesALookupInFlight(t *testing.T) {
-	table := newKeyTable(2)
-	table.delay = 20 * time.Millisecond
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		r.join()
-		for n := range 2 {
-			boottimetest.Pass(time.Nanosecond)
-			time.AfterFunc(time.Duration(1+30*n)*time.Millisecond, func() { r.changed(number(n)) })
-			_, _ = r.use(n)
-			r.prove(time.Now(), "")
-			if known := r.isKnown(n); known != (n == 1) { // the other one's change comes afterwards
-				t.Errorf("key %d: %v", n, known)
-			}
-		}
-	})
-}
-
-// A change that no snapshot sees yet, as while its commit waits for a standby, is known: the key is
-// looked up anew, once and not at each heartbeat.
-func TestAChangeInvalidatesBeforeItIsVisible(t *testing.T) {
-	table := newKeyTable(1)
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+// What makes an entry one that a request relies on without a look-up.
+func TestWhichEntriesAreReliedOn(t *testing.T) {
+	const long, tick = apikey.MaxAge + time.Millisecond, time.Nanosecond
+	nothing := func() {}
+	used := func(r *ring) { // looked up behind the beginning of a proof
 		r.join()
 		must1(r.use(0))
-		change := &changefeed.Change{LSN: 7, Touched: []changefeed.Touched{keyRow(number(0))}}
-		boottimetest.Pass(time.Nanosecond)
-		if r.Beat(changefeed.Beat{Unsettled: []*changefeed.Change{change}}); r.isKnown(0) {
-			t.Error("the row of before the change is believed")
+		boottimetest.Pass(tick)
+	}
+	answered := func(run string) func(*keyTable, *ring) {
+		return func(table *keyTable, r *ring) {
+			table.set(0, func(k *apikey.Key) { k.StartedAt = unique.Make(run) })
+			r.server = "new"
+			used(r)
+			r.provenFor(long, nothing)
 		}
-		boottimetest.Pass(time.Nanosecond)
-		must1(r.use(0))
-		if r.Beat(changefeed.Beat{Unsettled: []*changefeed.Change{change}}); !r.isKnown(0) {
-			t.Error("it is looked up at each heartbeat")
+	}
+	unsettled := changefeed.Beat{Unsettled: []*changefeed.Change{{LSN: 7, Touched: []changefeed.Touched{keyRow(number(0))}}}}
+	late := func(after time.Duration) func(*keyTable, *ring) {
+		return func(table *keyTable, r *ring) { // the proof is of a quarter of maxAge before it arrives
+			used(r)
+			table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable }) // it is not refreshed
+			boottimetest.Pass(apikey.MaxAge / 2)
+			r.prove(time.Now().Add(-apikey.MaxAge/4), "")
+			boottimetest.Pass(after)
 		}
-	})
-}
-
-// A proof is of a moment before it arrives: an entry is too old maxAge after that.
-func TestAProofIsAsOldAsItsMoment(t *testing.T) {
-	table := newKeyTable(1)
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		r.join()
-		_, _ = r.use(0)
-		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable }) // the entry is not refreshed
-		boottimetest.Pass(apikey.MaxAge / 2)
-		const late = apikey.MaxAge / 4
-		r.prove(time.Now().Add(-late), "")
-		for _, c := range []struct {
-			after time.Duration
-			known bool
-		}{{apikey.MaxAge - late, true}, {time.Millisecond, false}} {
-			if boottimetest.Pass(c.after); r.isKnown(0) != c.known {
-				t.Errorf("%v later: %v", c.after, !c.known)
-			}
-		}
-	})
-}
-
-// A follower of the new primary proves nothing about answers of the old one, which may still run.
-func TestAProofCoversOneServer(t *testing.T) {
-	table := newKeyTable(1)
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		r.join()
-		for round, c := range []struct {
-			answered, proven string
-			known            bool
-		}{{"old", "old", true}, {"old", "new", false}, {"new", "new", true}} {
-			r.prove(time.Now().Add(-time.Millisecond), c.proven)
-			table.set(0, func(k *apikey.Key) { k.StartedAt = unique.Make(c.answered) })
-			r.allChanged()
-			boottimetest.Pass(time.Nanosecond)
+	}
+	for name, c := range map[string]struct {
+		do    func(table *keyTable, r *ring)
+		known bool
+	}{
+		"looked up after the proof's beginning": {func(_ *keyTable, r *ring) { used(r); r.provenFor(long, nothing) }, true},
+		"before it": {func(_ *keyTable, r *ring) { // what was published before it was read, and visible by now, is not known
+			moment := time.Now()
+			boottimetest.Pass(tick)
 			must1(r.use(0))
-			if asked := table.queryCount(); table.runs[asked-1] != c.proven {
-				t.Errorf("round %d: a look-up wants %q, and %q is proven", round, table.runs[asked-1], c.proven)
-			}
-			r.provenFor(apikey.MaxAge+time.Millisecond, func() {})
-			if known := r.isKnown(0); known != c.known {
-				t.Errorf("round %d: %v, answered by %q, proven of %q", round, known, c.answered, c.proven)
-			}
-		}
-		r.prove(time.Now(), "new")
-		r.provenFor(100*time.Millisecond, func() {})
-		if r.prove(time.Now(), "newer"); !r.isKnown(0) {
-			t.Error("it was right moments ago")
-		}
-	})
-}
-
-func TestAScheduledKeyIsLookedUp(t *testing.T) {
-	table := newKeyTable(1)
-	table.set(0, func(k *apikey.Key) { k.Scheduled = true })
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		r.join()
-		_, _ = r.use(0)
-		r.provenFor(apikey.MaxAge+time.Millisecond, func() {})
-		if r.isKnown(0) {
-			t.Error("no change says when its time has come")
-		}
-	})
-}
-
-func TestAnIdleEntryIsEvictedWithItsRows(t *testing.T) {
-	table := newKeyTable(1)
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		r.join()
-		_, _ = r.use(0)
-		r.provenFor(apikey.IdleTTL+2*apikey.IdleScan, func() {})
-		synctest.Wait()
-		if r.Stats().Known != 0 || r.Rows() != 0 {
-			t.Errorf("%d entries, of %d rows", r.Stats().Known, r.Rows())
-		}
-	})
-}
-
-// The grace counts from the last proof, however long ago the key was looked up.
-func TestTheGraceBeginsWithTheLastProof(t *testing.T) {
-	const grace = 30 * time.Second
-	for name, end := range map[string]func(*ring){"no more proof": func(*ring) {}, "reset": func(r *ring) { r.Reset("", changefeed.ResetGap) }} {
+			boottimetest.Pass(tick)
+			r.prove(moment, "")
+			r.provenFor(long, nothing)
+		}, false},
+		"before a reset": {func(_ *keyTable, r *ring) {
+			used(r)
+			r.Reset("e", changefeed.ResetGap)
+			r.provenFor(apikey.MaxAge+100*time.Millisecond, nothing)
+		}, false},
+		"changed while it was looked up": {func(table *keyTable, r *ring) {
+			r.join()
+			table.delay = 20 * time.Millisecond
+			time.AfterFunc(time.Millisecond, func() { r.changed(number(0)) })
+			must1(r.use(0))
+			r.prove(time.Now(), "")
+		}, false},
+		"a change that is not visible yet": {func(_ *keyTable, r *ring) { used(r); r.Beat(unsettled) }, false},
+		"the same, looked up since": {func(_ *keyTable, r *ring) {
+			used(r)
+			r.Beat(unsettled)
+			boottimetest.Pass(tick)
+			must1(r.use(0))
+			r.Beat(unsettled)
+		}, true},
+		"a proof of maxAge ago":              {late(apikey.MaxAge * 3 / 4), true},
+		"an older one":                       {late(apikey.MaxAge*3/4 + time.Millisecond), false},
+		"answered by another run":            {answered("old"), false},
+		"answered by the run that is proven": {answered("new"), true},
+		"right moments before another's proof": {func(_ *keyTable, r *ring) {
+			used(r)
+			r.provenFor(100*time.Millisecond, nothing)
+			r.prove(time.Now(), "newer")
+		}, true},
+		"with a schedule, which no change tells": {func(table *keyTable, r *ring) {
+			table.set(0, func(k *apikey.Key) { k.Scheduled = true })
+			used(r)
+			r.provenFor(long, nothing)
+		}, false},
+	} {
 		t.Run(name, func(t *testing.T) {
-			table := newKeyTable(1)
-			inRing(t, table, grace, func(t *testing.T, r *ring) {
-				r.join()
-				_, _ = r.use(0)
-				r.provenFor(apikey.IdleScan, func() { r.isKnown(0) })
-				proven := r.until
-				end(r)
-				table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
-				for time.Since(proven) < grace+10*time.Second {
-					_, err := r.use(0)
-					if age := time.Since(proven); (err == nil) != (age < grace) {
-						t.Fatalf("after %v: %v", age, err)
-					}
-					boottimetest.Pass(100 * time.Millisecond)
+			table := newKeyTable(2)
+			inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+				if c.do(table, r); r.isKnown(0) != c.known {
+					t.Errorf("relied on: %t", !c.known)
 				}
 			})
 		})
 	}
+}
+
+// A look-up asks the run that is proven to be the primary's, while the proof is younger than maxAge.
+func TestLookupsNameTheRunOfAYoungProof(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		r.prove(time.Now(), "new")
+		for _, want := range []string{"new", ""} {
+			r.allChanged()
+			boottimetest.Pass(time.Nanosecond)
+			_, _ = r.use(0)
+			if last := table.runs[len(table.runs)-1]; last != want {
+				t.Errorf("the look-up wants %q, not %q", last, want)
+			}
+			boottimetest.Pass(apikey.MaxAge)
+		}
+	})
 }
 
 // Another server answers for the primary. A key that it does not have is not
@@ -443,25 +383,6 @@ func TestAResetKeepsNoChangedKeyUsable(t *testing.T) {
 		r.provenFor(100*time.Millisecond, func() {})
 		if _, err := r.use(0); !errors.Is(err, postgres.ErrUnavailable) {
 			t.Error(err)
-		}
-	})
-}
-
-// A proof older than maxAge does not say which run is the primary's.
-func TestAnOldProofNamesNoServer(t *testing.T) {
-	table := newKeyTable(1)
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		r.prove(time.Now(), "old")
-		for _, want := range []string{"old", ""} {
-			r.allChanged()
-			boottimetest.Pass(time.Nanosecond)
-			_, _ = r.use(0)
-			table.change(func(s *keyTable) {
-				if last := s.runs[len(s.runs)-1]; last != want {
-					t.Errorf("the look-up wants %q, not %q", last, want)
-				}
-			})
-			boottimetest.Pass(apikey.MaxAge)
 		}
 	})
 }
