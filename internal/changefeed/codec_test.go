@@ -64,11 +64,11 @@ func TestNodesHaveDifferentDescriptions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, client := startRedis(t)
-			add(t, changefeed.NewRedis(client, shop(), writer), "a",
+			add(t, redisLog(client, writer), "a",
 				Entry{Position: at(1, 1), Change: &Change{XID: 5, Touched: written}},
 				Entry{Position: at(1, 2), Heartbeat: &Heartbeat{Snapshot: "1:1:", Followed: writer.Lists,
 					Unsettled: []Change{{XID: 5, Touched: []changefeed.Touched{{Table: keys}, changefeed.AllRowsOf(writer.Lists[0])}}}}})
-			entries, err := readLog(inTime(t), changefeed.NewRedis(client, shop(), c.reader), "a", Position{}, time.Millisecond)
+			entries, err := readLog(inTime(t), redisLog(client, c.reader), "a", Position{}, time.Millisecond)
 			if err != nil || len(entries) != 2 || entries[0].Change == nil || entries[1].Heartbeat == nil {
 				t.Fatalf("%+v, %v", entries, err)
 			}

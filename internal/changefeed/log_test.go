@@ -25,13 +25,13 @@ func TestLogs(t *testing.T) {
 	_, client := startRedis(t)
 	t.Run("local", func(t *testing.T) { testLog(t, func() Log { return changefeed.NewLocal() }) })
 	t.Run("redis", func(t *testing.T) {
-		testLog(t, func() Log { client.FlushAll(t.Context()); return changefeed.NewRedis(client, shop(), list.BuiltIn()) })
+		testLog(t, func() Log { client.FlushAll(t.Context()); return redisLog(client) })
 	})
 }
 
 // The log of a simulated fleet is one, too.
 func TestALogInASimulatedRedis(t *testing.T) {
-	testLog(t, func() Log { return changefeed.NewRedis(standIn(t), shop(), list.BuiltIn()) })
+	testLog(t, func() Log { return redisLog(standIn(t)) })
 }
 
 // testLog is the suite that every Log passes.

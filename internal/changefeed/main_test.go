@@ -4,10 +4,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
+	"listedge/internal/list"
 	"listedge/internal/sandbox/redistest"
 )
 
@@ -43,3 +45,8 @@ func followed(region string, identity fleet.Identity) *fleet.Followed {
 }
 
 func shop() *fleet.Followed { return followed("", ofShop) }
+
+// redisLog is the shop's log of lists, or of the built-in ones.
+func redisLog(client redis.UniversalClient, lists ...*list.Set) *changefeed.Redis {
+	return changefeed.NewRedis(changefeed.RedisOptions{Client: client, Followed: shop(), Lists: append(lists, list.BuiltIn())[0]})
+}

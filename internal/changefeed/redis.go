@@ -1,6 +1,7 @@
 package changefeed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,11 +28,10 @@ import (
 //
 // Nothing is read or written until the identity is known: Epoch, which comes first, fails.
 type Redis struct {
-	Batch int // what one Read returns at most, in entries
-
 	client   redis.UniversalClient
 	followed *fleet.Followed
 	codec    codec
+	batch    int
 	refusals Refusals
 
 	writing sync.Mutex  // guards writer
@@ -50,9 +50,17 @@ const (
 	hurryLife = time.Second
 )
 
-// NewRedis makes a log of changes to the lists, on the client, which nothing else should use: reading blocks.
-func NewRedis(client redis.UniversalClient, followed *fleet.Followed, lists *list.Set) *Redis {
-	return &Redis{Batch: readBatch, client: client, followed: followed, codec: newCodec(lists)}
+// RedisOptions are what a log on Redis needs.
+type RedisOptions struct {
+	Client   redis.UniversalClient // nothing else should use it: reading blocks
+	Followed *fleet.Followed
+	Lists    *list.Set
+	Batch    int // what one Read returns at most, in entries; 0 = 1,000
+}
+
+// NewRedis makes a log of changes to the lists.
+func NewRedis(o RedisOptions) *Redis {
+	return &Redis{client: o.Client, followed: o.Followed, codec: newCodec(o.Lists), batch: cmp.Or(o.Batch, readBatch)}
 }
 
 // logKey is the key of an epoch's log.
@@ -283,7 +291,7 @@ func (r *Redis) forgetServers(ctx context.Context) {
 	}
 }
 
-// readBatch is the Batch of a node.
+// readBatch is the batch of a node.
 const readBatch = 1000
 
 // Reader implements Log.
@@ -309,7 +317,7 @@ func (r *redisReader) Close() error { return r.conn.Close() }
 func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wait time.Duration) (entries []Entry, cut bool, err error) {
 	defer func() { err = r.log.note(err) }()
 	streams, err := r.conn.XRead(ctx, &redis.XReadArgs{
-		Streams: []string{r.log.logKey(epoch), after.String()}, Count: int64(r.log.Batch), Block: max(wait, time.Millisecond),
+		Streams: []string{r.log.logKey(epoch), after.String()}, Count: int64(r.log.batch), Block: max(wait, time.Millisecond),
 	}).Result()
 	if errors.Is(err, redis.Nil) {
 		return nil, false, nil
@@ -329,7 +337,7 @@ func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wa
 			entries = append(entries, entry)
 		}
 	}
-	return entries, len(entries) >= r.log.Batch, nil
+	return entries, len(entries) >= r.log.batch, nil
 }
 
 // Last implements Log. A trimmed stream keeps its last ID.

@@ -28,7 +28,7 @@ const logOfA = "listedge:{changes}:log:a"
 // Until it is known what is followed, nothing is read and nothing is written.
 func TestRedisOfANodeThatKnowsNoDatabase(t *testing.T) {
 	_, client := startRedis(t)
-	log := changefeed.NewRedis(client, &fleet.Followed{}, list.BuiltIn())
+	log := changefeed.NewRedis(changefeed.RedisOptions{Client: client, Followed: &fleet.Followed{}, Lists: list.BuiltIn()})
 	if _, err := log.Epoch(inTime(t)); err == nil {
 		t.Error("no error")
 	}
@@ -44,7 +44,7 @@ func TestFleetsAreApartInRedis(t *testing.T) {
 	all := []*changefeed.Redis{}
 	for _, of := range []*fleet.Followed{shop(), followed("east", ofShop), followed("", fleet.Identity{System: ofShop.System, Database: 16385}),
 		followed("", fleet.Identity{System: "7400000000000000002", Database: ofShop.Database})} {
-		log := changefeed.NewRedis(client, of, list.BuiltIn())
+		log := changefeed.NewRedis(changefeed.RedisOptions{Client: client, Followed: of, Lists: list.BuiltIn()})
 		turn(t, log, fmt.Sprint("of fleet ", len(all)))
 		all = append(all, log)
 	}
@@ -58,7 +58,7 @@ func TestFleetsAreApartInRedis(t *testing.T) {
 // While Redis fails, each call returns an error in time. Afterwards the log goes on.
 func TestRedisAway(t *testing.T) {
 	server, client := startRedis(t)
-	log := changefeed.NewRedis(client, shop(), list.BuiltIn())
+	log := redisLog(client)
 	const limit = 200 * time.Millisecond
 	calls := map[string]func(context.Context) error{
 		"Epoch":    func(ctx context.Context) error { _, err := log.Epoch(ctx); return err },
@@ -121,7 +121,7 @@ func TestRedisAway(t *testing.T) {
 // A checkpoint that cannot be read is none.
 func TestRedisHasACheckpointThatCannotBeRead(t *testing.T) {
 	_, client := startRedis(t)
-	log := changefeed.NewRedis(client, shop(), list.BuiltIn())
+	log := redisLog(client)
 	const key = "listedge:{changes}:checkpoint:a"
 	none := func(what string) {
 		t.Helper()
@@ -159,7 +159,7 @@ func TestRedisHasACheckpointThatCannotBeRead(t *testing.T) {
 // What cannot be read is known to be there, and hides nothing behind it.
 func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
 	_, client := startRedis(t)
-	log := changefeed.NewRedis(client, shop(), list.BuiltIn())
+	log := redisLog(client)
 	noRows, rows := "\n\x04\x00", "\n\x04\x01\x03\x01k"
 	unreadable := []string{"", "3", "3{", "3null", "3[]", `3"x"`, `3{"h":{"l":-1}}`, `3{"h":{"l":1},"c":{"x":"1"}}`, "3{\"c\":{\"x\":1}}\nAAAA",
 		`3{"c":{"x":1,"p":["0"]}}` + noRows, `3{"c":{"x":1,"p":["/a"]}}`, `3{"c":{"x":1,"p":["/a"]}}` + rows[:5], `3{"c":{"x":1,"p":["/a"]}}` + rows + "x",
@@ -190,7 +190,7 @@ func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
 // Redis removes a log to which no follower writes any more, and no other.
 func TestRedisForgetsLogsThatNobodyWritesTo(t *testing.T) {
 	_, client := startRedis(t)
-	log := changefeed.NewRedis(client, shop(), list.BuiltIn())
+	log := redisLog(client)
 	const logLife = time.Hour
 	life := func() time.Duration { return client.TTL(inTime(t), logOfA).Val() }
 	add(t, log, "a", beat(1, 1))
@@ -218,7 +218,7 @@ func TestRedisForgetsLogsThatNobodyWritesTo(t *testing.T) {
 func TestHeartbeatsNameTheirServer(t *testing.T) {
 	master, client := startRedis(t)
 	_, other := startRedis(t)
-	here, there := changefeed.NewRedis(client, shop(), list.BuiltIn()), changefeed.NewRedis(other, shop(), list.BuiltIn())
+	here, there := redisLog(client), redisLog(other)
 	read := func(log *changefeed.Redis) (server string, last *Heartbeat) {
 		t.Helper()
 		reader, server, err := log.Reader(inTime(t))
@@ -284,7 +284,7 @@ func TestARowTakesFewBytes(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, client := startRedis(t)
-			log := changefeed.NewRedis(client, shop(), list.BuiltIn())
+			log := redisLog(client)
 			var entries []Entry
 			for n := uint64(1); n <= changes; n++ {
 				entries = append(entries, Entry{Position: Position{4_000_000_000, n}, Change: &Change{XID: 4_000_000_000 + n, LSN: 800_000_000_000 + n,

@@ -80,7 +80,7 @@ func (c *changes) take(w *World) {
 // connect gives the follower a connection to the server that has the log.
 func (f *follower) connect(w *World) {
 	f.server = w.changes.server
-	f.log = changefeed.NewRedis(f.server.atOnce(), w.followed, w.lists)
+	f.log = changefeed.NewRedis(changefeed.RedisOptions{Client: f.server.atOnce(), Followed: w.followed, Lists: w.lists})
 }
 
 // goesOn says whether the log reaches as far as the slot was confirmed, and where it ends.

@@ -117,9 +117,7 @@ func (w *World) Sleep(d time.Duration) {
 
 // Log is the log of changes as a node uses it. A read returns few entries, so that some are cut.
 func (w *World) Log(a *Access, followed *fleet.Followed) *changefeed.Redis {
-	log := changefeed.NewRedis(a.Client, followed, w.lists)
-	log.Batch = 8
-	return log
+	return changefeed.NewRedis(changefeed.RedisOptions{Client: a.Client, Followed: followed, Lists: w.lists, Batch: 8})
 }
 
 // Elapsed is how long nodes have run.

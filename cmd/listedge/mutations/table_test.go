@@ -624,7 +624,7 @@ var mutations = []struct {
 		{"reads outlive the session", "TestAFailedReadEndsTheSession",
 			replaced("internal/changefeed: Subscription.NewSession", ", s.reads = server, false, nil", " = server, false")},
 		{"no read is cut", "TestLogs",
-			replaced("internal/changefeed: redisReader.Read", "len(entries) >= r.log.Batch", "false")},
+			replaced("internal/changefeed: redisReader.Read", "len(entries) >= r.log.batch", "false")},
 	}},
 	{"cmd/listedge/node", []mutation{
 		{"a node answers before it has looked", "TestANodeThatHasNotLookedYet",

@@ -125,7 +125,7 @@ func newNode(o Options) (*Node, error) {
 	}
 	n.redis = clients
 	if known != nil {
-		n.changes = changefeed.NewRedis(clients.log, n.followed, o.Lists)
+		n.changes = changefeed.NewRedis(changefeed.RedisOptions{Client: clients.log, Followed: n.followed, Lists: o.Lists})
 	}
 	return n, nil
 }
