@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -285,6 +286,56 @@ func TestNodesAreRememberedThroughAnEmptyRedis(t *testing.T) {
 		boottimetest.Pass(10 * time.Second)
 		if f := fleetOf(l); f.Nodes != 3 || f.Missing != 2 || f.Cold {
 			t.Fatalf("%+v", f)
+		}
+	})
+}
+
+// Redis does not count a node that has debts. Such a node goes by what was counted before, also when Redis comes back empty.
+func TestANodeWithDebtsRemembersItsFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVirtual()
+		l := fleet(t, v, 3)[0]
+		v.mood.Store(int32(hung))
+		boottimetest.Pass(3 * time.Second)
+		var owe []*Bucket
+		for i := range 3_000 { // which are debited in about five seconds
+			owe = append(owe, l.Bucket(fmt.Sprint(i), policy(t, .001, 15)))
+			takes(t, l, owe[i], 1, SourceLocalFallback)
+		}
+		v.mu.Lock()
+		clear(v.beats)
+		v.mu.Unlock()
+		v.mood.Store(int32(well))
+		boottimetest.Pass(3 * time.Second)
+		if s := l.Stats(); s.Owing == 0 {
+			t.Fatalf("it has no debts: %+v", s)
+		}
+		for range 20 {
+			if f := fleetOf(l); f.Nodes != 3 || f.Cold {
+				t.Fatalf("%+v", f)
+			}
+			boottimetest.Pass(heartbeats / 2)
+		}
+		if s := l.Stats(); s.Owing != 0 {
+			t.Fatalf("it has debts: %+v", s)
+		}
+	})
+}
+
+// A new node withholds what the nodes that are cut off use, although it takes the fleet for a larger one.
+func TestANewNodeWithholdsThePartOfMissingNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVirtual()
+		_, ways := fleetOn(t, v, 3, 0)
+		for _, w := range ways {
+			w.cut.Store(true)
+		}
+		boottimetest.Pass(2 * time.Second)
+		l := newLimiter(Options{}, v)
+		defer closeLimiter(t, l)
+		boottimetest.Pass(heartbeats / 2)
+		if f := fleetOf(l); !f.Cold || f.Missing*4 != f.Nodes*3 {
+			t.Fatalf("of four nodes three are missing: %+v", f)
 		}
 	})
 }

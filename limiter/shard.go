@@ -418,8 +418,11 @@ func (s *shard) heartbeat(state string) {
 		s.answeredAt.Store(now)
 		s.ahead = c.answer[2] - sent
 		s.link.Record(now - sent) // so that the duration of a round trip is known before the first request
-		copy(s.counts[1:], s.counts[:])
-		s.counts[0], s.missing = c.answer[0], c.answer[1]
+		if state == present { // otherwise Redis may not count this node
+			copy(s.counts[1:], s.counts[:])
+			s.counts[0] = 1
+		}
+		s.counts[0], s.missing = max(s.counts[0], c.answer[0]), c.answer[1]
 	}
 	s.publish()
 	s.mu.Lock()
@@ -444,7 +447,9 @@ func (s *shard) publish() {
 	f := &lease.Fleet{Nodes: slices.Max(s.counts[:]), Missing: s.missing, LastPresentAt: s.lastPresentAt, Ahead: s.ahead, Link: &s.link,
 		Cold: s.counts[len(s.counts)-1] == 0}
 	if f.Cold {
-		f.Nodes = max(f.Nodes, coldNodes)
+		known := max(1, f.Nodes)
+		f.Nodes = max(known, coldNodes)
+		f.Missing = (s.missing*f.Nodes + known - 1) / known // the same part of the rate is withheld
 	} else if s.l.now()-s.answeredAt.Load() > staleAfter.Microseconds() {
 		f.Missing = f.Nodes - 1
 	}

@@ -60,7 +60,7 @@ type limited struct {
 	number   int // no other node of the world ever had it
 	machine  *boottimetest.Machine
 	handles  map[*client]*handles
-	beats    int   // that were answered
+	beats    int   // that said that it is present, and were answered
 	counted  int64 // the number of its latest call to a quota that Redis executed
 	dead     bool
 	idle     bool          // it gets no requests
@@ -378,7 +378,7 @@ func (w *limits) arrive(m *message) {
 	}
 	w.underWay = append(w.underWay, m)
 	w.after(way, func() {
-		if m.beats() && time.Since(m.sent) < 250*time.Millisecond { // later, its node has given up
+		if m.beats() && m.pipes[0].Commands[0][5] == "present" && time.Since(m.sent) < 250*time.Millisecond { // later, its node has given up
 			n.beats++
 		}
 		w.underWay = slices.DeleteFunc(w.underWay, func(other *message) bool { return other == m })
