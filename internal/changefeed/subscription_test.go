@@ -190,50 +190,30 @@ func TestReadsAreBounded(t *testing.T) {
 	}
 }
 
-// scripted is a log whose reads a test answers.
+// scripted is a log whose reads a test answers, and which counts what it is asked.
 type scripted struct {
 	*changefeed.Local
-	mu      sync.Mutex // guards all below
-	readers int
-	epochs  int
-	answer  func(after Position) ([]Entry, bool, error)
+	answer  func(n int, after Position) ([]Entry, error) // the nth read, from 1 on
+	takes   time.Duration                                // a read
+	mu      sync.Mutex                                   // after a read has taken its time; guards what a test changes meanwhile
+	failure error                                        // of checkpoints
 
-	checkpoints int   // that were asked for, since the last time that this was asked
-	failure     error // of asking for them
-}
-
-func (s *scripted) askedFor() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.checkpoints
-	s.checkpoints = 0
-	return n
-}
-
-func (s *scripted) fail(with error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failure = with
+	reads, epochs        atomic.Int64
+	readers, checkpoints int
 }
 
 func (s *scripted) Checkpoint(ctx context.Context, epoch string) (*changefeed.Checkpoint, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.checkpoints++
 	c, err := s.Local.Checkpoint(ctx, epoch)
 	return c, errors.Join(err, s.failure)
 }
 
 func (s *scripted) Epoch(ctx context.Context) (string, error) {
-	s.mu.Lock()
-	s.epochs++
-	s.mu.Unlock()
+	s.epochs.Add(1)
 	return s.Local.Epoch(ctx)
 }
 
 func (s *scripted) Reader(context.Context) (changefeed.Reader, string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.readers++
 	return scriptedReader{s}, "", nil
 }
@@ -242,59 +222,50 @@ type scriptedReader struct{ *scripted }
 
 func (scriptedReader) Close() error { return nil }
 
-func (r scriptedReader) Read(ctx context.Context, _ string, after Position, _ time.Duration) ([]Entry, bool, error) {
-	return r.answer(after)
+func (r scriptedReader) Read(ctx context.Context, epoch string, after Position, wait time.Duration) ([]Entry, bool, error) {
+	n := r.reads.Add(1)
+	if r.answer == nil {
+		return r.Local.Read(ctx, epoch, after, wait)
+	}
+	boottimetest.Pass(r.takes)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	entries, err := r.answer(int(n), after)
+	return entries, false, err
 }
 
-// subscribe runs a subscriber to the log until the test's end.
-func subscribe(t *testing.T, log Log, listeners ...changefeed.Listener) (s *changefeed.Subscriber, stop func()) {
-	s = changefeed.NewSubscriber(log, &fleet.Followed{}, slog.New(slog.DiscardHandler), listeners...)
+// answered runs a subscriber to a log of epoch e until it is stopped. A read takes a while.
+func answered(t *testing.T, takes time.Duration, to changefeed.Listener, answer func(n int, after Position) ([]Entry, error)) (
+	log *scripted, s *changefeed.Subscriber, stop func(),
+) {
+	log = &scripted{Local: changefeed.NewLocal(), answer: answer, takes: takes}
+	_ = log.SetEpoch(t.Context(), "", "e")
+	s = changefeed.NewSubscriber(log, &fleet.Followed{}, slog.New(slog.DiscardHandler), to)
 	ctx, cancel := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	done.Go(func() { s.Run(ctx) })
-	return s, func() { cancel(); done.Wait() }
+	synctest.Wait()
+	return log, s, func() { cancel(); done.Wait() }
 }
 
 // What is proven is the moment before the read was sent, however long its answer takes.
 func TestARecordedReadBeganBeforeItWasSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log, r, began := &scripted{Local: changefeed.NewLocal()}, &recorder{}, time.Now()
-		_ = log.SetEpoch(t.Context(), "", "e")
-		answers := [][]Entry{{termStart(1, Position{})}, {heartbeat(1, 2, at(1, 2), "5:5:")}}
-		log.answer = func(Position) ([]Entry, bool, error) {
-			boottimetest.Pass(300 * time.Millisecond)
-			if len(answers) == 0 {
-				return nil, false, nil
+		r, began := &recorder{}, time.Now()
+		_, _, stop := answered(t, 300*time.Millisecond, r, func(n int, _ Position) (entries []Entry, err error) {
+			switch n {
+			case 1:
+				entries = []Entry{termStart(1, Position{})}
+			case 2:
+				entries = []Entry{heartbeat(1, 2, at(1, 2), "5:5:")}
 			}
-			next := answers[0]
-			answers = answers[1:]
-			return next, false, nil
-		}
-		_, stop := subscribe(t, log, r)
+			return entries, nil
+		})
 		boottimetest.Pass(time.Second)
-		stop()
-		if len(r.proofs) != 1 || !r.proofs[0].Moment.Equal(began) {
+		if stop(); len(r.proofs) != 1 || !r.proofs[0].Moment.Equal(began) {
 			t.Errorf("%+v, want a proof of %s", r.proofs, began)
 		}
 	})
-}
-
-// readCounter counts reads of a log.
-type readCounter struct {
-	*changefeed.Local
-	reads, epochs atomic.Int64
-}
-
-func (c *readCounter) Epoch(ctx context.Context) (string, error) {
-	c.epochs.Add(1)
-	return c.Local.Epoch(ctx)
-}
-
-func (c *readCounter) Reader(context.Context) (changefeed.Reader, string, error) { return c, "", nil }
-
-func (c *readCounter) Read(ctx context.Context, epoch string, after Position, wait time.Duration) ([]Entry, bool, error) {
-	c.reads.Add(1)
-	return c.Local.Read(ctx, epoch, after, wait)
 }
 
 // lastMoment keeps the moment of the last proof, in nanoseconds since 1970.
@@ -313,10 +284,9 @@ func (l *lastMoment) Beat(b changefeed.Beat) {
 func TestWhatRestsReadsSeldom(t *testing.T) {
 	const every, pause, seconds = 33 * time.Millisecond, 160 * time.Millisecond, 10
 	synctest.Test(t, func(t *testing.T) {
-		log, proven := &readCounter{Local: changefeed.NewLocal()}, &lastMoment{}
-		_ = log.SetEpoch(t.Context(), "", "e")
+		proven := &lastMoment{}
+		log, s, stop := answered(t, 0, proven, nil)
 		_ = log.Append(t.Context(), "e", termStart(1, Position{}))
-		s, stop := subscribe(t, log, proven)
 		n := uint64(1)
 		// play appends heartbeats for some seconds, and returns how many reads there were, and the oldest proof and the longest silence.
 		play := func() (reads int64, oldest, longest time.Duration) {
@@ -348,9 +318,9 @@ func TestWhatRestsReadsSeldom(t *testing.T) {
 		}
 		s.Rest(pause)
 		play()
-		log.epochs.Store(0)
+		before := log.epochs.Load()
 		play()
-		if n := log.epochs.Load(); n > 2 {
+		if n := log.epochs.Load() - before; n > 2 {
 			t.Errorf("rest: %d reads of the epoch in %d s", n, seconds)
 		}
 		boottimetest.Pass(time.Second) // no heartbeats
@@ -362,43 +332,21 @@ func TestWhatRestsReadsSeldom(t *testing.T) {
 }
 
 // given writes down the checkpoints that heartbeats bring, each once.
-type given struct {
-	mu  sync.Mutex
-	all []string
-}
+type given struct{ all []string }
 
 func (g *given) note(what string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	if n := len(g.all); n == 0 || g.all[n-1] != what {
 		g.all = append(g.all, what)
 	}
 }
 
-// take returns what was written down since the last time.
-func (g *given) take() []string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	all := g.all
-	g.all = nil
-	return all
-}
-
-func (g *given) last() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.all) == 0 {
-		return ""
-	}
-	return g.all[len(g.all)-1]
-}
-
 func (g *given) Reset(string, changefeed.ResetCause) { g.note("reset") }
 
 func (g *given) Beat(b changefeed.Beat) {
-	if b.Checkpoint != nil {
+	switch {
+	case b.Checkpoint != nil:
 		g.note(b.Checkpoint.At.String())
-	} else if g.last() == "reset" {
+	case g.all[len(g.all)-1] == "reset":
 		g.note("none")
 	}
 }
@@ -407,55 +355,37 @@ func (g *given) Beat(b changefeed.Beat) {
 // cannot be read stops nothing.
 func TestTheCheckpointIsReadUntilItReachesTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log, g := &scripted{Local: changefeed.NewLocal()}, &given{}
-		var next atomic.Uint64
-		next.Store(5)
-		_ = log.SetEpoch(t.Context(), "", "e")
-		log.answer = func(Position) ([]Entry, bool, error) {
-			boottimetest.Pass(100 * time.Millisecond)
-			return []Entry{heartbeat(1, next.Add(1), Position{}, "5:5:")}, false, nil
-		}
-		store := func(n uint64) {
-			_ = log.SetCheckpoint(t.Context(), &changefeed.Checkpoint{Epoch: "e", At: at(1, n)})
-		}
+		g, next := &given{}, uint64(5)
+		log, _, stop := answered(t, 100*time.Millisecond, g, func(int, Position) ([]Entry, error) {
+			next++
+			return []Entry{heartbeat(1, next, Position{}, "5:5:")}, nil
+		})
 		pass := func(asked int, want ...string) { // five seconds
 			t.Helper()
-			log.askedFor()
+			synctest.Wait()
+			log.checkpoints, g.all = 0, g.all[max(0, len(g.all)-1):]
+			log.mu.Unlock()
 			boottimetest.Pass(5 * time.Second)
 			synctest.Wait()
-			all := g.take()
-			last := all[max(0, len(all)-max(1, len(want))):] // the first may be from before
-			if n := log.askedFor(); n < asked || n > asked+2 || !slices.Equal(last, want) {
-				t.Errorf("asked %d times, want %d: %q, want %q", n, asked, all, want)
+			log.mu.Lock()
+			if n := log.checkpoints; n < asked || n > asked+2 || !slices.Equal(g.all[max(0, len(g.all)-max(1, len(want))):], want) {
+				t.Errorf("asked %d times, want %d: %q, want %q", n, asked, g.all, want)
 			}
 		}
+		store := func(n uint64) { _ = log.SetCheckpoint(t.Context(), &changefeed.Checkpoint{Epoch: "e", At: at(1, n)}) }
+		log.mu.Lock() // except while time passes
 		store(5)
-		log.fail(errors.New("refused"))
-		_, stop := subscribe(t, log, g)
+		log.failure = errors.New("refused")
 		pass(4, "reset", "none")
-		log.fail(nil)
+		log.failure = nil
 		pass(4, "1-5")
 		store(6) // the first heartbeat that was read
 		pass(1, "1-6")
-		pass(0)
-		next.Add(1) // a gap
+		pass(0, "1-6")
+		next++ // a gap
 		pass(4, "reset", "none", "1-6")
+		log.mu.Unlock()
 		stop()
-	})
-	synctest.Test(t, func(t *testing.T) {
-		log, g := &scripted{Local: changefeed.NewLocal()}, &given{}
-		_ = log.SetEpoch(t.Context(), "", "e")
-		_ = log.SetCheckpoint(t.Context(), &changefeed.Checkpoint{Epoch: "e", At: at(1, 9)})
-		log.answer = func(after Position) ([]Entry, bool, error) {
-			boottimetest.Pass(100 * time.Millisecond)
-			return []Entry{heartbeat(1, max(8, after.N+1), Position{}, "5:5:")}, false, nil
-		}
-		_, stop := subscribe(t, log, g)
-		boottimetest.Pass(5 * time.Second)
-		stop()
-		if all, n := g.take(), log.askedFor(); !slices.Equal(all, []string{"reset", "1-9"}) || n != 1 {
-			t.Errorf("%q, asked %d times", all, n)
-		}
 	})
 }
 
@@ -463,25 +393,20 @@ func TestTheCheckpointIsReadUntilItReachesTheLog(t *testing.T) {
 // what another server says.
 func TestAFailedReadEndsTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log, r := &scripted{Local: changefeed.NewLocal()}, &recorder{}
-		_ = log.SetEpoch(t.Context(), "", "e")
-		n := 0
-		log.answer = func(Position) ([]Entry, bool, error) {
-			boottimetest.Pass(10 * time.Millisecond)
-			switch n++; n {
+		r := &recorder{}
+		log, _, stop := answered(t, 10*time.Millisecond, r, func(n int, _ Position) (entries []Entry, err error) {
+			switch n {
 			case 1:
-				return []Entry{termStart(1, Position{})}, false, nil
+				return []Entry{termStart(1, Position{})}, nil
 			case 2:
-				return nil, false, errors.New("reset by peer")
+				return nil, errors.New("reset by peer")
 			case 3:
-				return []Entry{heartbeat(1, 2, at(1, 2), "5:5:")}, false, nil
+				return []Entry{heartbeat(1, 2, at(1, 2), "5:5:")}, nil
 			}
-			return nil, false, nil
-		}
-		_, stop := subscribe(t, log, r)
+			return nil, nil
+		})
 		boottimetest.Pass(time.Second)
-		stop()
-		if len(r.proofs) > 0 || log.readers != 2 {
+		if stop(); len(r.proofs) > 0 || log.readers != 2 {
 			t.Errorf("%d readers, %+v", log.readers, r.proofs)
 		}
 	})
@@ -490,21 +415,14 @@ func TestAFailedReadEndsTheSession(t *testing.T) {
 // While heartbeats arrive, a subscriber reads only the log, and the epoch once a second.
 func TestHowOftenTheEpochIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := &scripted{Local: changefeed.NewLocal()}
-		_ = log.SetEpoch(t.Context(), "", "e")
-		reads := 0
-		log.answer = func(after Position) ([]Entry, bool, error) {
-			boottimetest.Pass(40 * time.Millisecond)
-			reads++
-			return []Entry{heartbeat(1, after.N+1, at(1, after.N), "5:5:")}, false, nil
-		}
-		s, stop := subscribe(t, log, &recorder{})
+		log, s, stop := answered(t, 40*time.Millisecond, &recorder{}, func(_ int, after Position) ([]Entry, error) {
+			return []Entry{heartbeat(1, after.N+1, at(1, after.N), "5:5:")}, nil
+		})
 		boottimetest.Pass(10 * time.Second)
-		stop()
-		if log.epochs > 11 || reads < 240 || s.Silence() > time.Second {
-			t.Errorf("%d looks at the epoch, %d reads in 10 s, silent for %s", log.epochs, reads, s.Silence())
+		if stop(); log.epochs.Load() > 11 || log.reads.Load() < 240 || s.Silence() > time.Second {
+			t.Errorf("%d looks at the epoch, %d reads in 10 s, silent for %s", log.epochs.Load(), log.reads.Load(), s.Silence())
 		}
-		if stats := s.Stats(); stats.Epoch != "e" || stats.Entries != uint64(reads) || stats.Resets["join"] != 1 || stats.Resets["gap"] != 0 {
+		if stats := s.Stats(); stats.Epoch != "e" || stats.Entries != uint64(log.reads.Load()) || stats.Resets["join"] != 1 || stats.Resets["gap"] != 0 {
 			t.Errorf("%+v", stats)
 		}
 	})
@@ -514,16 +432,12 @@ func TestHowOftenTheEpochIsRead(t *testing.T) {
 // proof, and gets another reader.
 func TestASubscriberReadsWhereTheLogIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log, r := &scripted{Local: changefeed.NewLocal()}, &recorder{}
-		_ = log.SetEpoch(t.Context(), "", "e")
-		log.answer = func(after Position) ([]Entry, bool, error) {
-			boottimetest.Pass(30 * time.Millisecond)
-			return []Entry{byServer("another", heartbeat(1, after.N+1, at(1, after.N), "5:5:"))}, false, nil
-		}
-		_, stop := subscribe(t, log, r)
+		r := &recorder{}
+		log, _, stop := answered(t, 30*time.Millisecond, r, func(_ int, after Position) ([]Entry, error) {
+			return []Entry{byServer("another", heartbeat(1, after.N+1, at(1, after.N), "5:5:"))}, nil
+		})
 		boottimetest.Pass(time.Second)
-		stop()
-		if len(r.proofs) > 0 || log.readers < 10 {
+		if stop(); len(r.proofs) > 0 || log.readers < 10 {
 			t.Errorf("%d proofs, %d readers", len(r.proofs), log.readers)
 		}
 	})
