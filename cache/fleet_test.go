@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -168,25 +167,6 @@ func TestRowsAheadOfTheLogAreServed(t *testing.T) {
 	}
 }
 
-// looked calls f after the second look for an entry was answered: the one after the claim.
-type looked struct {
-	looks atomic.Int64
-	f     func()
-}
-
-func (*looked) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (*looked) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-
-func (h *looked) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, c []redis.Cmder) error {
-		err := next(ctx, c)
-		if c[0].Name() == "pttl" && h.looks.Add(1) == 2 {
-			h.f()
-		}
-		return err
-	}
-}
-
 // Only one node of a fleet fills an entry that several miss. The others find it in Redis.
 func TestOneNodeFillsForTheFleet(t *testing.T) {
 	server, client := startRedis(t)
@@ -214,10 +194,17 @@ func TestOneNodeFillsForTheFleet(t *testing.T) {
 		}
 	}()
 	<-began
-	other.AddHook(&looked{f: func() {
-		close(release)
-		<-filled
-		first.WaitStored()
+	looks := 0
+	other.AddHook(hook{many: func(ctx context.Context, c []redis.Cmder, next redis.ProcessPipelineHook) error {
+		err := next(ctx, c)
+		if c[0].Name() == "pttl" {
+			if looks++; looks == 2 { // the one after the claim
+				close(release)
+				<-filled
+				first.WaitStored()
+			}
+		}
+		return err
 	}})
 	r, err := ask(second, q, fails(errOrigin))
 	want{body: "a", source: cache.Redis}.check(t, r, err)

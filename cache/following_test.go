@@ -34,6 +34,7 @@ type node struct {
 	*opened
 	*feed
 	clock    *boottime.Clock
+	machine  *boottimetest.Machine
 	followed *fleet.Followed
 	q        *page.Query
 }
@@ -41,9 +42,9 @@ type node struct {
 func onNode(t *testing.T, test func(n *node)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		clock, followed := boottime.New(), followedAt(ofShop, 1)
-		c := open(t, cache.Options{TTL: ttl, MaxStale: maxStale, Bound: bound, Clock: clock, Followed: followed})
-		test(&node{t, c, follow(c), clock, followed, queryOf("q")})
+		m, followed := boottimetest.NewMachine(), followedAt(ofShop, 1)
+		c := open(t, cache.Options{TTL: ttl, MaxStale: maxStale, Bound: bound, Clock: m.Clock, Followed: followed})
+		test(&node{t, c, follow(c), m.Clock, m, followed, queryOf("q")})
 	})
 }
 
@@ -363,6 +364,25 @@ func TestABypassReadsOnce(t *testing.T) {
 		if r.Age != 0 || n.Stats().Replica.Fills[replica.Merged] != 1 {
 			t.Errorf("%v old, %+v", r.Age, n.Stats().Replica)
 		}
+	})
+}
+
+// While a machine sleeps, its nodes do not run and its monotonic clock stops. Nothing counts as younger because of that.
+func TestAfterASleep(t *testing.T) {
+	onNode(t, func(n *node) {
+		n.asked(n.reads(shows("a")), "a", cache.Origin)
+		began := time.Now()
+		n.machine.Sleep(time.Minute)
+		boottimetest.Pass(1)
+		n.isHit("") // the clocks are compared
+		n.beatOf(began)
+		n.isHit("") // a read of the log that began before it proves nothing
+		n.beat()
+		n.isHit("a")
+		n.SetTTLMode(true)
+		n.asked(n.reads(shows("b")), "b", cache.Origin)
+		n.machine.Sleep(time.Minute)
+		n.isHit("")
 	})
 }
 

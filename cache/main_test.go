@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
 	"listedge/cache"
@@ -52,6 +53,28 @@ func followedAt(identity fleet.Identity, timeline uint32) *fleet.Followed {
 	f := &fleet.Followed{}
 	f.SetServer(fleet.Server{Identity: identity, Timeline: timeline})
 	return f
+}
+
+// hook comes between a client and Redis, where it has a function.
+type hook struct {
+	one  func(ctx context.Context, c redis.Cmder, next redis.ProcessHook) error
+	many func(ctx context.Context, c []redis.Cmder, next redis.ProcessPipelineHook) error
+}
+
+func (hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	if h.one == nil {
+		return next
+	}
+	return func(ctx context.Context, c redis.Cmder) error { return h.one(ctx, c, next) }
+}
+
+func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	if h.many == nil {
+		return next
+	}
+	return func(ctx context.Context, c []redis.Cmder) error { return h.many(ctx, c, next) }
 }
 
 // inRedis is the name of a query's page in Redis.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -101,41 +100,6 @@ func TestRedisAway(t *testing.T) {
 	}
 }
 
-// hung is a Redis that does not answer one command.
-type hung struct {
-	command string
-	calls   atomic.Int64 // of all commands that a request waits for
-}
-
-func (h *hung) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h *hung) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, c []redis.Cmder) error {
-		if c[0].Name() != "pttl" { // of a new connection
-			return next(ctx, c)
-		}
-		h.calls.Add(1)
-		if h.command == "getrange" {
-			c[0].SetErr(context.DeadlineExceeded)
-			return context.DeadlineExceeded
-		}
-		return next(ctx, c)
-	}
-}
-
-func (h *hung) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, c redis.Cmder) error {
-		if !slices.Contains(c.Args(), any("nx")) {
-			return next(ctx, c)
-		}
-		h.calls.Add(1)
-		if h.command == "set" {
-			return context.DeadlineExceeded
-		}
-		return next(ctx, c)
-	}
-}
-
 // A miss of a node that follows changes looks in Redis, claims the entry, and looks once
 // more. If a call gets no answer, the miss makes no further call.
 func TestAMissWaitsOnceForARedisThatHangs(t *testing.T) {
@@ -147,31 +111,29 @@ func TestAMissWaitsOnceForARedisThatHangs(t *testing.T) {
 			_, client := startRedis(t)
 			c := open(t, cache.Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute, Bound: time.Hour})
 			f := follow(c)
-			h := &hung{command: test.command}
-			client.AddHook(h)
+			calls := int64(0)
+			hangs := func(command string) bool {
+				calls++
+				return command == test.command
+			}
+			client.AddHook(hook{many: func(ctx context.Context, c []redis.Cmder, next redis.ProcessPipelineHook) error {
+				if c[0].Name() == "pttl" && hangs("getrange") { // others are of a new connection
+					c[0].SetErr(context.DeadlineExceeded)
+					return context.DeadlineExceeded
+				}
+				return next(ctx, c)
+			}, one: func(ctx context.Context, c redis.Cmder, next redis.ProcessHook) error {
+				if slices.Contains(c.Args(), any("nx")) && hangs("set") {
+					return context.DeadlineExceeded
+				}
+				return next(ctx, c)
+			}})
 			r, err := ask(c, queryOf("q"), f.reads(shows("page")))
 			want{body: "page", source: cache.Origin}.check(t, r, err)
-			if n := h.calls.Load(); n != test.calls {
-				t.Errorf("%d calls, not %d", n, test.calls)
+			if calls != test.calls {
+				t.Errorf("%d calls, not %d", calls, test.calls)
 			}
 		})
-	}
-}
-
-// stuck is a Redis that takes no page until it is released.
-type stuck chan struct{}
-
-func (stuck) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (stuck) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (s stuck) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, c redis.Cmder) error {
-		if c.Name() == "set" {
-			<-s
-		}
-		return next(ctx, c)
 	}
 }
 
@@ -180,8 +142,13 @@ func (s stuck) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestStoresAreBounded(t *testing.T) {
 	const most = 64
 	_, client := startRedis(t)
-	c, release := open(t, cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}), make(stuck)
-	client.AddHook(release)
+	c, release := open(t, cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}), make(chan struct{})
+	client.AddHook(hook{one: func(ctx context.Context, c redis.Cmder, next redis.ProcessHook) error {
+		if c.Name() == "set" {
+			<-release
+		}
+		return next(ctx, c)
+	}})
 	for i := range most + 10 {
 		forward(t, c, queryOf(fmt.Sprint(i)), brings("page"))
 	}

@@ -3,9 +3,7 @@ package cache_test
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,8 +11,6 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/boottime/boottimetest"
-	"listedge/internal/changefeed"
-	"listedge/internal/list"
 	"listedge/internal/page"
 )
 
@@ -157,150 +153,4 @@ func TestBypassesShareAStatementThatBeginsAfterThem(t *testing.T) {
 			t.Errorf("%d statements", n)
 		}
 	})
-}
-
-// A register, writers, statements on the primary and on a standby that lags, heartbeats that come late with proofs that are
-// older, and lists that are given up: a request with no-cache never gets an earlier value than it could have known.
-func TestNoCacheModel(t *testing.T) {
-	var proven, bypassed, shared atomic.Int64
-	for seed := range uint64(40) {
-		onNode(t, func(n *node) {
-			m := &register{node: n, r: rand.New(rand.NewPCG(seed, 49))}
-			n.origins.set(n.q, origin{Primary: m.readPrimary, Standby: m.readStandby})
-			for step := 0; step < 600 && !t.Failed(); step++ {
-				boottimetest.Pass(m.step())
-			}
-			for range 2 * sharing / time.Millisecond { // no more heartbeats: all that run end
-				boottimetest.Pass(4 * time.Millisecond)
-			}
-			synctest.Wait()
-			if running := m.running.Load(); running != 0 {
-				t.Errorf("seed %d: %d requests still wait", seed, running)
-			}
-			proven.Add(m.proven.Load())
-			bypassed.Add(m.bypassed.Load())
-			shared.Add(m.shared.Load())
-		})
-		if t.Failed() {
-			t.Fatalf("seed %d", seed)
-		}
-	}
-	t.Logf("%d from rows, %d from the primary, of which %d shared", proven.Load(), bypassed.Load(), shared.Load())
-	if proven.Load() < 500 || bypassed.Load() < 500 || shared.Load() < 100 {
-		t.Error("too few")
-	}
-}
-
-// register is a list of one row, whose text is the number of the transaction that wrote it last. All times are virtual.
-type register struct {
-	*node
-	mu   sync.Mutex // guards the random numbers and what the feed has
-	r    *rand.Rand
-	late []changefeed.Beat // under way to the node
-
-	running, proven, bypassed, shared atomic.Int64
-}
-
-func (m *register) upTo(d time.Duration) time.Duration {
-	return time.Duration(m.r.Int64N(int64(d))) + 1
-}
-
-// pass lets a random time pass.
-func (m *register) pass(most time.Duration) {
-	m.mu.Lock()
-	d := m.upTo(most)
-	m.mu.Unlock()
-	boottimetest.Pass(d)
-}
-
-func (m *register) row() list.Row { return rowAt(0, strconv.FormatUint(m.xid, 10)) }
-
-// step is one event. It returns the time until the next.
-func (m *register) step() time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	switch k := m.r.IntN(100); {
-	case k < 25:
-		m.write(m.r.IntN(25) == 0)
-	case k < 35: // the snapshot sees all that was visible at the moment; the heartbeat is on its way
-		m.feed.at.N++
-		b := changefeed.Beat{Proof: m.proof(time.Now().Add(-m.upTo(40 * time.Millisecond))), Snapshot: m.snapshot(), Followed: []*list.List{m.q.List},
-			Settled: m.settled}
-		m.settled = nil
-		m.late = append(m.late, b)
-	case k < 55 && len(m.late) > 0:
-		m.Beat(m.late[0])
-		m.late = m.late[1:]
-	case k < 57:
-		m.DropPages()
-	case k < 65:
-		m.request(func() (cache.Result, error) { return m.Forward(m.q, func() {}) }, 0)
-	default:
-		m.request(m.noCache, m.xid)
-	}
-	return m.upTo(20 * time.Millisecond)
-}
-
-// write is a transaction, which the log may name no rows of.
-func (m *register) write(unnamed bool) {
-	if unnamed {
-		m.change(m.q)
-		return
-	}
-	m.xid++
-	row := m.row()
-	m.xid--
-	m.change(m.q, row)
-}
-
-func (m *register) request(ask func() (cache.Result, error), least uint64) {
-	m.running.Add(1)
-	go func() {
-		defer m.running.Add(-1)
-		r, err := ask()
-		if err != nil {
-			m.Error(err)
-			return
-		}
-		if got, _ := strconv.ParseUint(text(r.Entry), 10, 64); got < least {
-			m.Errorf("%d, where %d was visible: %+v", got, least, r)
-		}
-	}()
-}
-
-// noCache is what a request with Cache-Control: no-cache does.
-func (m *register) noCache() (cache.Result, error) {
-	r, ok := m.Proven(m.q)
-	if ok {
-		m.proven.Add(1)
-		return r, nil
-	}
-	r, err := m.Bypass(m.q, func() {})
-	m.bypassed.Add(1)
-	if r.Collapsed {
-		m.shared.Add(1)
-	}
-	return r, err
-}
-
-func (m *register) readPrimary(context.Context, string) (page.Read, error) {
-	m.pass(30 * time.Millisecond)
-	m.mu.Lock()
-	read := page.Read{Rows: []list.Row{m.row()}, End: true, At: changefeed.ReadPoint{StartedAt: m.run, Snapshot: m.snapshot()}}
-	m.mu.Unlock()
-	m.pass(100 * time.Millisecond)
-	return read, nil
-}
-
-// readStandby: it has replayed all up to some time ago.
-func (m *register) readStandby(context.Context, changefeed.Proof) (page.Read, error) {
-	m.mu.Lock()
-	lag := min(m.r.Uint64N(4), m.xid-99)
-	now := m.xid
-	m.xid -= lag
-	read := page.Read{Rows: []list.Row{m.row()}, End: true, At: changefeed.ReadPoint{Timeline: ofServer, LSN: m.xid, Through: m.xid}}
-	m.xid = now
-	m.mu.Unlock()
-	m.pass(100 * time.Millisecond)
-	return read, nil
 }

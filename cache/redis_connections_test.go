@@ -3,7 +3,6 @@ package cache_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"sync"
@@ -14,57 +13,16 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/sandbox/redistest"
+	"listedge/internal/sandbox/sandboxtest"
 )
-
-// wayTo returns an address whose connections lead to another address. carry copies their
-// bytes.
-func wayTo(t *testing.T, to string, carry func(client, server net.Conn)) (address string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", to)
-			if err != nil {
-				client.Close()
-				continue
-			}
-			go carry(client, server)
-		}
-	}()
-	return l.Addr().String()
-}
-
-// slowToOpen returns an address of a server at which the first answer of each connection
-// takes longer than the budget of a page.
-func slowToOpen(t *testing.T, to string) (address string) {
-	t.Helper()
-	return wayTo(t, to, func(client, server net.Conn) {
-		defer client.Close()
-		go func() { _, _ = io.Copy(server, client); server.Close() }()
-		first := make([]byte, 1)
-		if _, err := io.ReadFull(server, first); err != nil {
-			return
-		}
-		time.Sleep(3 * redisBudget) // as long as the handshake takes
-		if _, err := client.Write(first); err == nil {
-			_, _ = io.Copy(client, server)
-		}
-	})
-}
 
 // Entries come from Redis even if opening a connection takes longer than the budget: the
 // connection that a request has given up on is used by the next one.
 func TestConnectionsThatOpenSlowlyAreUsed(t *testing.T) {
 	server, direct := startRedis(t)
-	client := redis.NewClient(redistest.Options(slowToOpen(t, server.Addr())).Simple())
+	relay := sandboxtest.StartRelay(t, server.Addr())
+	relay.DelayPiecesWith("hello", 3*redisBudget) // as long as a handshake of TLS takes
+	client := redis.NewClient(redistest.Options(relay.Addr()).Simple())
 	defer client.Close()
 	c := open(t, cache.Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
 	c.SetRedisBudgets(redisBudget, patient)

@@ -194,21 +194,6 @@ func TestAValueInRedisThatIsNoEntryIsAMissAndHeals(t *testing.T) {
 	})
 }
 
-// between runs f after the first command of every pipeline has been answered.
-type between struct{ f func() }
-
-func (between) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (between) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (b between) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, commands []redis.Cmder) error {
-		if err := next(ctx, commands[:1]); err != nil {
-			return err
-		}
-		b.f()
-		return next(ctx, commands[1:])
-	}
-}
-
 // The node requests the remaining life and the value one after the other. (The writer's
 // clock is an hour ahead, so wall clocks cannot help.)
 func TestEntryReplacedWhileItIsRead(t *testing.T) {
@@ -224,7 +209,13 @@ func TestEntryReplacedWhileItIsRead(t *testing.T) {
 	reader := redis.NewClient(&redis.Options{Addr: server.Addr(), DisableIdentity: true})
 	t.Cleanup(func() { _ = reader.Close() })
 	var once sync.Once
-	reader.AddHook(between{func() { once.Do(func() { write("new", 0) }) }})
+	reader.AddHook(hook{many: func(ctx context.Context, c []redis.Cmder, next redis.ProcessPipelineHook) error {
+		if err := next(ctx, c[:1]); err != nil {
+			return err
+		}
+		once.Do(func() { write("new", 0) })
+		return next(ctx, c[1:])
+	}})
 	c := open(t, cache.Options{Redis: reader, TTL: time.Hour, MaxStale: time.Hour})
 	r := forward(t, c, q, fails(errOrigin))
 	if old := text(r.Entry) == "old"; old && r.Age < 10*time.Minute {

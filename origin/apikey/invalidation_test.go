@@ -1,12 +1,10 @@
 package apikey_test
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 	"unique"
 
@@ -183,6 +181,15 @@ func TestWhichEntriesAreReliedOn(t *testing.T) {
 			r.provenFor(100*time.Millisecond, nothing)
 			r.prove(time.Now(), "newer")
 		}, true},
+		"the machine slept since": {func(_ *keyTable, r *ring) { used(r); r.provenFor(long, nothing); r.machine.Sleep(time.Hour) }, false},
+		"proven by what was read before it slept": {func(_ *keyTable, r *ring) {
+			used(r)
+			began := time.Now()
+			r.machine.Sleep(time.Hour)
+			boottimetest.Pass(tick)
+			_ = r.isKnown(0) // the clocks are compared
+			r.prove(began, "")
+		}, false},
 		"with a schedule, which no change tells": {func(table *keyTable, r *ring) {
 			table.set(0, func(k *apikey.Key) { k.Scheduled = true })
 			used(r)
@@ -213,49 +220,6 @@ func TestLookupsNameTheRunOfAYoungProof(t *testing.T) {
 				t.Errorf("the look-up wants %q, not %q", last, want)
 			}
 			boottimetest.Pass(apikey.MaxAge)
-		}
-	})
-}
-
-// Another server answers for the primary. A key that it does not have is not
-// unknown. Entries are used within the grace, except those that were changed.
-func TestTheWrongServerRevivesNoKey(t *testing.T) {
-	table := newKeyTable(3)
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		r.join()
-		for n := range 2 {
-			_, _ = r.use(n)
-		}
-		r.provenFor(100*time.Millisecond, func() {})
-		for name, wrong := range map[string]error{"at once": postgres.ErrWrongServer,
-			"or not in time": errors.Join(postgres.ErrUnavailable, context.DeadlineExceeded)} {
-			table.change(func(s *keyTable) { s.err = postgres.ErrWrongServer })
-			_, _ = r.use(2)
-			table.change(func(s *keyTable) { s.err = wrong })
-			r.changed(number(0))
-			for range 20 {
-				r.provenFor(50*time.Millisecond, func() {})
-				if _, err := r.use(0); !errors.Is(err, postgres.ErrUnavailable) {
-					t.Fatalf("%s: a key that was changed: %v", name, err)
-				}
-				if _, err := r.use(1); err != nil {
-					t.Errorf("%s: a key that was not: %v", name, err)
-				}
-				if _, err := r.use(2); !errors.Is(err, postgres.ErrUnavailable) || errors.Is(err, apikey.ErrUnknown) {
-					t.Errorf("%s: a key that only the primary knows: %v", name, err)
-				}
-			}
-		}
-		table.change(func(s *keyTable) { s.err = nil })
-		for n := range 3 {
-			if _, err := r.use(n); err != nil {
-				t.Error(err)
-			}
-		}
-		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable }) // away, as it may always be
-		r.changed(number(0))
-		if _, err := r.use(0); err != nil {
-			t.Error(err)
 		}
 	})
 }
@@ -319,17 +283,25 @@ func TestAChangedKeyStopsWhileThePrimaryIsUp(t *testing.T) {
 // that comes and goes may have said so long before. The seconds for which such a key is good begin
 // when the primary is up again.
 func TestNoKeyIsRefusedAtTheEndOfAnOutage(t *testing.T) {
-	for name, before := range map[string]func(*ring){
-		"a change at its end": func(r *ring) { boottimetest.Pass(3 * apikey.RecentAge); r.allChanged() },
-		"a change within it":  func(r *ring) { r.allChanged(); boottimetest.Pass(3 * apikey.RecentAge) },
-		"a change in a moment without an outage": func(r *ring) {
+	for name, before := range map[string]func(*ring) (up time.Time){
+		"a change at its end": func(r *ring) time.Time { boottimetest.Pass(3 * apikey.RecentAge); r.allChanged(); return time.Now() },
+		"a change within it":  func(r *ring) time.Time { r.allChanged(); boottimetest.Pass(3 * apikey.RecentAge); return time.Now() },
+		"a change in a moment without an outage": func(r *ring) time.Time {
 			boottimetest.Pass(3 * apikey.RecentAge)
 			r.allChanged()
 			r.provenFor(apikey.RecentAge/2, func() {})
 			r.Reset("", changefeed.ResetGap)
 			boottimetest.Pass(apikey.RecentAge / 2)
+			return time.Now()
 		},
-		"a schedule": func(r *ring) { boottimetest.Pass(3 * apikey.RecentAge) },
+		"a schedule": func(r *ring) time.Time { boottimetest.Pass(3 * apikey.RecentAge); return time.Now() },
+		"a reset while the primary is up, which begins nothing anew": func(r *ring) time.Time {
+			up := time.Now()
+			r.changed(number(0))
+			r.provenFor(apikey.RecentAge/2, func() {})
+			r.Reset("", changefeed.ResetGap)
+			return up
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := newKeyTable(1)
@@ -338,8 +310,7 @@ func TestNoKeyIsRefusedAtTheEndOfAnOutage(t *testing.T) {
 				r.join()
 				r.provenFor(100*time.Millisecond, func() { must1(r.use(0)) })
 				table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
-				before(r)
-				up := time.Now()
+				up := before(r)
 				r.provenFor(2*apikey.RecentAge, func() {
 					if _, err := r.use(0); (err == nil) != (time.Since(up) < apikey.RecentAge) {
 						t.Errorf("%v after the outage: %v", time.Since(up), err)
@@ -366,63 +337,4 @@ func TestAKeyThatWasChangedWhileItWasLookedUpIsUsable(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// A reset while the primary is up does not begin the seconds anew.
-func TestAResetKeepsNoChangedKeyUsable(t *testing.T) {
-	table := newKeyTable(1)
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		r.join()
-		r.provenFor(100*time.Millisecond, func() { must1(r.use(0)) })
-		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
-		r.changed(number(0))
-		for range 2 {
-			r.provenFor(apikey.RecentAge/2, func() {})
-			r.Reset("", changefeed.ResetGap)
-		}
-		r.provenFor(100*time.Millisecond, func() {})
-		if _, err := r.use(0); !errors.Is(err, postgres.ErrUnavailable) {
-			t.Error(err)
-		}
-	})
-}
-
-// A key that was revoked while the node's machine slept is not let in when it
-// wakes: neither by its last look-up nor by the last proof.
-func TestAKeyIsLookedUpAfterASleep(t *testing.T) {
-	for name, proven := range map[string]bool{"looked up again and again": false, "while changes are followed": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				table, m := newKeyTable(2), boottimetest.NewMachine()
-				r := &ring{Cache: apikey.NewCache(table.lookup, nil, func(apikey.Key, *int64) {}, time.Minute, m.Clock)}
-				defer r.Close()
-				r.join()
-				_, _ = r.use(0)
-				_, _ = r.use(1)
-				if proven {
-					r.provenFor(2*apikey.MaxAge, func() {})
-				}
-				if !r.isKnown(0) {
-					t.Fatal("not known before")
-				}
-				table.change(func(s *keyTable) { delete(s.keys, hashNumber(0)) })
-				m.Sleep(time.Hour)
-				if r.isKnown(0) {
-					t.Error("known by what was looked up an hour ago")
-				}
-				if proven { // a heartbeat after the sleep proves reads from before it
-					r.prove(time.Now().Add(-time.Millisecond), r.server)
-					if r.isKnown(0) {
-						t.Error("known by a proof from before")
-					}
-				}
-				if _, err := r.use(0); err != apikey.ErrUnknown {
-					t.Error(err)
-				}
-				if _, err := r.use(1); err != nil {
-					t.Errorf("a valid key: %v", err)
-				}
-			})
-		})
-	}
 }
