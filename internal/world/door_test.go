@@ -199,7 +199,7 @@ func (d *door) kill(ended context.Context) {
 // lookUp implements apikey.Lookup.
 func (d *door) lookUp(ctx context.Context, hashes []apikey.Hash, run string) (found map[apikey.Hash]apikey.Key, err error) {
 	w := d.run
-	c := &call{name: fmt.Sprintf("%s looks up keys", d.node), cut: func(*call) { err = page.ErrUnavailable }, run: func(*call) {
+	late := w.await(ctx, fmt.Sprintf("%s looks up keys", d.node), func(*world.Message) {
 		if run != "" && run != w.Run {
 			err = page.ErrWrongServer
 			return
@@ -212,8 +212,7 @@ func (d *door) lookUp(ctx context.Context, hashes []apikey.Hash, run string) (fo
 				found[hash] = c.key
 			}
 		}
-	}}
-	late := w.await(ctx, c)
+	})
 	if late != nil {
 		return nil, fmt.Errorf("%w: %w", page.ErrUnavailable, late)
 	}
@@ -222,7 +221,7 @@ func (d *door) lookUp(ctx context.Context, hashes []apikey.Hash, run string) (fo
 
 // write implements usage.Writer. A batch whose answer is lost may have been written.
 func (d *door) write(ctx context.Context, _ uuid.UUID, number int64, rows []*usage.Row) (err error) {
-	add := func(*call) {
+	err = d.run.await(ctx, fmt.Sprintf("%s writes usage", d.node), func(*world.Message) {
 		if number > d.number {
 			d.number = number
 			for _, row := range rows {
@@ -231,18 +230,11 @@ func (d *door) write(ctx context.Context, _ uuid.UUID, number int64, rows []*usa
 				d.written[row.ID] = sum
 			}
 		}
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", page.ErrUnavailable, err)
 	}
-	lost := func(c *call) {
-		err = page.ErrUnavailable
-		if number%2 == 0 {
-			add(c)
-		}
-	}
-	late := d.run.await(ctx, &call{name: fmt.Sprintf("%s writes usage", d.node), run: add, cut: lost})
-	if late != nil {
-		return late
-	}
-	return err
+	return nil
 }
 
 // visitor is a client that has a key, and a connection that it keeps.

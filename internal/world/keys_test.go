@@ -182,8 +182,8 @@ func (k *nodeKeys) lookup(ctx context.Context, hashes []apikey.Hash, run string)
 	w.mu.Lock()
 	k.lookups = append(k.lookups, l)
 	w.mu.Unlock()
-	err := w.await(ctx, &call{name: fmt.Sprintf("%s, keys %v of run %q", k.node, l.keys, run), run: func(c *call) { k.execute(c, l) },
-		cut: func(*call) { l.err = postgres.ErrUnavailable }})
+	name := fmt.Sprintf("%s, keys %v of run %q", k.node, l.keys, run)
+	err := w.await(ctx, name, func(m *world.Message) { k.execute(m, l, name) })
 	if err != nil {
 		err = fmt.Errorf("%w: %w", postgres.ErrUnavailable, err)
 	} else {
@@ -209,7 +209,7 @@ func (k *nodeKeys) lookup(ctx context.Context, hashes []apikey.Hash, run string)
 }
 
 // execute runs a look-up.
-func (k *nodeKeys) execute(c *call, l *lookup) {
+func (k *nodeKeys) execute(m *world.Message, l *lookup, name string) {
 	w := k.run
 	by, has := w.Server(), w.Visible()
 	primary := by.StartedAt
@@ -219,7 +219,7 @@ func (k *nodeKeys) execute(c *call, l *lookup) {
 			l.err = postgres.ErrUnavailable
 			return
 		case k.how == hung:
-			c.endAt = w.Now().Add(time.Hour)
+			m.Fate = world.IsLost
 			return
 		case k.how == byOldPrimary && w.Old != nil:
 			by, has, l.old = w.Old.Server, &w.Old.Accounts, true
@@ -232,7 +232,7 @@ func (k *nodeKeys) execute(c *call, l *lookup) {
 		l.err = fmt.Errorf("%w: %w", postgres.ErrWrongServer, why)
 		w.Tracef("%s refuses an answer: %v", k.node, why)
 		if by.StartedAt == primary && !k.follows(l.began, l.began) {
-			w.breaks(keyWorks, "the primary's answer to %s is refused: %v", c.name, why)
+			w.breaks(keyWorks, "the primary's answer to %s is refused: %v", name, why)
 		}
 		return
 	}
@@ -243,7 +243,7 @@ func (k *nodeKeys) execute(c *call, l *lookup) {
 			l.found[keyHashes[n]] = key
 		}
 	}
-	w.Tracef("%s finds %d", c.name, len(l.found))
+	w.Tracef("%s finds %d", name, len(l.found))
 }
 
 // forms implements apikey.Forms. It answers at once: requests that wait for it hold a lock, which a bubble does not know.

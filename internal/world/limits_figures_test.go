@@ -107,7 +107,7 @@ func figures() (all []figure) {
 	}, "a flood of 200 requests a second: calls of each node for a token")
 	add(1, .01, of(.001, 100, .001, 16, .001, 15, .001, 3), (*scene).lateFirstAnswer, "the first answer comes after 30 ms: tokens above the promise")
 	add(1, 25, of(50, 100, 333, 40, 1000, 1000), func(s *scene) float64 {
-		s.after(4*time.Second, func() { s.hang(3 * time.Second) })
+		s.After(4*time.Second, func() { s.hang(3 * time.Second) })
 		return s.lost(steady(10), 10*time.Second)
 	}, "Redis hangs for 3 s in a flood of 10 s: not handed out, %%")
 	for _, h := range []struct{ seconds, most float64 }{{2, 30}, {3, 1}} {
@@ -351,7 +351,7 @@ func (s *scene) spendsWhatIsShown() float64 {
 // first 20 s.
 func (s *scene) crashLoop(every time.Duration) (share float64) {
 	for at := time.Duration(0); at < 2*time.Minute; at += every {
-		s.after(at, func() {
+		s.After(at, func() {
 			last := s.nodes[len(s.nodes)-1]
 			last.kill()
 			s.start(last.id)
@@ -414,7 +414,7 @@ func (s *scene) partIsCutOff() float64 {
 	s.traffic(steady(3), 10*time.Second)
 	for _, n := range s.nodes[:(2*len(s.nodes)+2)/3] {
 		n.cut = true
-		s.after(30*time.Second, func() { n.cut = false })
+		s.After(30*time.Second, func() { n.cut = false })
 	}
 	s.traffic(steady(3), 50*time.Second)
 	j := s.buckets[limiter.KeyBucket("w", s.name)]
@@ -427,7 +427,7 @@ func (of *scene) lateFirstAnswer() float64 {
 	defer s.close()
 	s.far(30 * time.Millisecond)
 	for range 2 * s.policy.Burst {
-		s.after(time.Duration(s.Rand().Int64N(int64(60*time.Millisecond))), func() { s.request(s.nodes[0], s.client) })
+		s.After(time.Duration(s.Rand().Int64N(int64(60*time.Millisecond))), func() { s.request(s.nodes[0], s.client) })
 	}
 	s.run(3 * time.Second)
 	s.burst(2*s.policy.Burst, 10*time.Millisecond)
@@ -439,7 +439,7 @@ func (s *scene) hangUnderAPacedClient() float64 {
 	const hang = 2 * time.Second
 	gap := s.tokens(1 / .9)
 	paced := func(*scene) (time.Duration, *limited) { return gap, s.anyNode() }
-	s.after(20*time.Second+time.Duration(s.Rand().Int64N(1e9)), func() { s.hang(hang) })
+	s.After(20*time.Second+time.Duration(s.Rand().Int64N(1e9)), func() { s.hang(hang) })
 	s.traffic(paced, 30*time.Second)
 	return 100 * float64(s.refused) / (hang.Seconds() * .9 * s.perSecond())
 }

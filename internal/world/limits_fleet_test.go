@@ -135,7 +135,7 @@ func TestWhatALossCosts(t *testing.T) {
 			{"a third of the nodes is cut off for 30 s", func(w *limits) {
 				for _, n := range w.nodes[:nodes/3] {
 					n.cut = true
-					w.after(30*time.Second, func() { n.cut = false })
+					w.After(30*time.Second, func() { n.cut = false })
 				}
 			}, 1},
 		} {

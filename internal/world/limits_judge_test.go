@@ -26,8 +26,7 @@ var (
 
 // judge is what a world of limits knows of what was admitted.
 type judge struct {
-	broken   string // the first sentence that does not hold, and how; empty = all hold
-	underWay []*message
+	broken   string                  // the first sentence that does not hold, and how; empty = all hold
 	buckets  map[string]*bucketJudge // by key in Redis
 	quota    quotaJudge
 	slowest  time.Duration    // round trip, ever
@@ -126,13 +125,11 @@ func (w *limits) judgeBucket(c *scriptCall) {
 		return
 	}
 	held := b.HeldNow + b.HeldBefore + c.granted
-	for _, m := range w.underWay {
-		m.each(func(other *scriptCall) {
-			if other.key == c.key {
-				held += other.granted
-			}
-		})
-	}
+	w.answers(func(other *scriptCall) {
+		if other.key == c.key {
+			held += other.granted
+		}
+	})
 	spare, until, cost := j.spare, j.until, j.cost
 	*j = bucketJudge{key: j.key, oracle: oracle{rate: b.Rate, burst: b.Burst}, inRedis: limiter.Policy{Rate: b.Rate, Burst: b.Burst, Version: b.Version},
 		most: max(b.Burst, b.HeldNow+b.HeldBefore) + held, asking: j.asking, peak: j.asking, spare: spare, until: until, cost: cost, worst: j.worst}
@@ -357,9 +354,7 @@ func (w *limits) remaining(c *client) int64 {
 	if b, ok := w.bucket(key); ok {
 		left = max(0, b.LevelAt(w.now())) / lease.Token
 	}
-	for _, m := range w.underWay {
-		m.each(func(of *scriptCall) { left += of.granted + of.leased })
-	}
+	w.answers(func(of *scriptCall) { left += of.granted + of.leased })
 	for _, n := range w.nodes {
 		left += n.Stats().LeasedHeld
 	}

@@ -140,7 +140,7 @@ func (p *player) send() {
 		}
 		for range min(n, most) {
 			at := time.Duration(r.Int64N(int64(p.step)))
-			p.after(at, func() {
+			p.After(at, func() {
 				n := l.sticky
 				if n == nil || n.dead || n.idle {
 					n = p.anyNode()
@@ -207,7 +207,7 @@ func (p *player) happen() {
 		p.Tracef("%s gets no answers for %s", node, d)
 		p.alone(d)
 		node.deaf = true
-		p.after(d, func() { node.deaf = false })
+		p.After(d, func() { node.deaf = false })
 	case p.Happens(world.Loses, 300):
 		p.storm()
 	case p.Happens(world.Hangs, 400):
@@ -224,7 +224,7 @@ func (p *player) happen() {
 		p.alone(d)
 		before := p.delay
 		p.far(trip)
-		p.after(d, func() { p.delay = before })
+		p.After(d, func() { p.delay = before })
 	case p.Happens(world.RedisSteps, 300):
 		d := r.Int64N(30_000_000)
 		if r.IntN(2) == 0 {
@@ -272,7 +272,7 @@ func (p *player) crash(n *limited) {
 	n.kill()
 	for _, c := range p.clients {
 		if c.tokens > 0 {
-			p.after(time.Second, func() { p.quota.lost++ })
+			p.After(time.Second, func() { p.quota.lost++ })
 		}
 	}
 	idle := n.idle
@@ -288,10 +288,10 @@ func (p *player) cutOff(n *limited, d time.Duration) {
 	} else {
 		n.cut = true
 	}
-	p.after(d, func() { n.cut, n.lateBeat = false, 0 })
+	p.After(d, func() { n.cut, n.lateBeat = false, 0 })
 	if others := p.talking(n); p.Chance(2) && others {
 		n.idle = true
-		p.after(p.span(1, 25), func() { n.idle = false })
+		p.After(p.span(1, 25), func() { n.idle = false })
 	}
 }
 
@@ -325,7 +325,7 @@ func (p *player) storm() {
 		}
 	}
 	p.loses = func() bool { return p.Rand().IntN(10) == 0 }
-	p.after(d, func() { p.delay, p.loses = before, func() bool { return false } })
+	p.After(d, func() { p.delay, p.loses = before, func() bool { return false } })
 }
 
 // loseLimits: Redis is empty, or has what it had a while ago.
@@ -358,7 +358,7 @@ func (p *player) changePolicy() {
 	c.policy = next
 	p.Tracef("%s may send %.3g/s, burst %d from now on", c.name, rate, burst)
 	for _, n := range p.nodes {
-		p.after(time.Duration(r.Int64N(int64(2*time.Second))), func() {
+		p.After(time.Duration(r.Int64N(int64(2*time.Second))), func() {
 			h := n.of(c)
 			if next.Version > h.policy.Version {
 				h.policy = next
@@ -379,7 +379,7 @@ func (p *player) changeQuota() {
 	q := &p.quota
 	q.most, q.next, q.settled = max(q.most, q.next, c.tokens), c.tokens, time.Now().Add(30*time.Second)
 	for _, n := range p.nodes {
-		p.after(time.Duration(r.Int64N(int64(2*time.Second))), func() {
+		p.After(time.Duration(r.Int64N(int64(2*time.Second))), func() {
 			n.of(c).tokens = c.tokens
 			n.apply(c)
 		})
@@ -398,7 +398,7 @@ func (p *player) leave(n *limited) {
 		defer cancel()
 		_ = n.Close(ctx)
 	}()
-	p.after(2*time.Second, func() {
+	p.After(2*time.Second, func() {
 		if !n.dead { // it has not crashed meanwhile
 			p.ends(n)
 			n.dead = true

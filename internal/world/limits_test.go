@@ -1,8 +1,6 @@
 package world_test
 
 import (
-	"cmp"
-	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +25,7 @@ import (
 // limits is one run. Times of Redis are microseconds.
 type limits struct {
 	*world.Dice
+	*world.Network
 	judge
 
 	redis   *world.Redis
@@ -42,14 +41,10 @@ type limits struct {
 	delay func() time.Duration // draws that of a message
 	loses func() bool          // draws whether a message is lost
 
-	events  events
-	ordered int           // events, ever
-	woken   chan struct{} // something has been sent or answered
-	counts  map[string]int
+	counts map[string]int
 
 	mu       sync.Mutex // guards the rest
-	sent     []*pipe    // since the world last looked
-	answered []*request // likewise
+	answered []*request // since the world last looked
 }
 
 // limited is a node.
@@ -82,6 +77,7 @@ type handles struct {
 
 // message is all that a node sends at one moment: into how many pipelines it puts that is chance, and of no account.
 type message struct {
+	world.Message
 	node  *limited
 	pipes []*pipe
 	sent  time.Time
@@ -90,9 +86,8 @@ type message struct {
 // pipe is a pipeline under way.
 type pipe struct {
 	*world.RedisCall
-	node     *limited
-	calls    []*scriptCall
-	answered chan struct{}
+	node  *limited
+	calls []*scriptCall
 }
 
 // scriptCall is one call of a script, as far as the judge looks at it.
@@ -121,30 +116,10 @@ type request struct {
 
 func (r *request) done() bool { return !r.ended.IsZero() }
 
-// event is what happens later.
-type event struct {
-	at    time.Time
-	order int
-	do    func()
-}
-
-type events []*event
-
-func (e events) Len() int { return len(e) }
-func (e events) Less(i, j int) bool {
-	return e[i].at.Before(e[j].at) || e[i].at.Equal(e[j].at) && e[i].order < e[j].order
-}
-func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)   { *e = append(*e, x.(*event)) }
-func (e *events) Pop() any {
-	last := (*e)[len(*e)-1]
-	*e = (*e)[:len(*e)-1]
-	return last
-}
-
 // newLimits begins a run, in a bubble.
 func newLimits(of *world.Play, mode limiter.FailureMode) *limits {
-	w := &limits{Dice: world.NewDice(of, time.Now), pace: 1, began: time.Now(), mode: mode, woken: make(chan struct{}, 1), counts: map[string]int{}}
+	w := &limits{Dice: world.NewDice(of, time.Now), pace: 1, began: time.Now(), mode: mode, counts: map[string]int{}}
+	w.Network = world.NewNetwork(w.Dice)
 	w.redis = world.NewRedis("a", func() time.Time { return time.UnixMicro(w.now()) })
 	w.Cast()
 	w.clock = w.Rand().Int64N(10_000_000)
@@ -155,7 +130,7 @@ func newLimits(of *world.Play, mode limiter.FailureMode) *limits {
 
 // close ends all nodes, and lets whatever waits end.
 func (w *limits) close() {
-	w.events = nil
+	w.Clear()
 	for _, n := range w.nodes {
 		n.kill()
 	}
@@ -239,74 +214,37 @@ func (n *limited) apply(c *client) {
 	}
 }
 
-// after has something happen then.
-func (w *limits) after(d time.Duration, do func()) {
-	w.ordered++
-	heap.Push(&w.events, &event{time.Now().Add(d), w.ordered, do})
-}
-
 // run lets time pass.
-func (w *limits) run(d time.Duration) {
-	until := time.Now().Add(d)
-	for {
-		w.settle()
-		if len(w.events) > 0 && !w.events[0].at.After(until) && !w.events[0].at.After(time.Now()) {
-			heap.Pop(&w.events).(*event).do()
-			continue
-		}
-		next := until
-		if len(w.events) > 0 && w.events[0].at.Before(until) {
-			next = w.events[0].at
-		}
-		left := time.Until(next)
-		if left <= 0 {
-			return
-		}
-		timer := time.NewTimer(left)
-		select {
-		case <-timer.C:
-		case <-w.woken:
-			timer.Stop()
-		}
-	}
-}
+func (w *limits) run(d time.Duration) { w.Elapse(d, w.settle) }
 
 // settle lets goroutines go on until all wait, and sends and judges what came of that.
 func (w *limits) settle() {
 	for {
 		synctest.Wait()
 		w.mu.Lock()
-		sent, answered := w.sent, w.answered
-		w.sent, w.answered = nil, nil
+		answered := w.answered
+		w.answered = nil
 		w.mu.Unlock()
+		sent := messagesOf(w.Take())
 		if len(sent)+len(answered) == 0 {
 			return
 		}
-		for _, m := range messagesOf(sent) {
+		for _, m := range sent {
 			w.transmit(m)
 		}
 		w.judgeAll(answered)
 	}
 }
 
-func (w *limits) wake() {
-	select {
-	case w.woken <- struct{}{}:
-	default:
-	}
-}
-
-// messagesOf sorts what was sent at one moment. Heartbeats travel by themselves.
-func messagesOf(sent []*pipe) (all []*message) {
-	slices.SortFunc(sent, func(a, b *pipe) int {
-		return cmp.Or(a.node.number-b.node.number, strings.Compare(a.calls[0].key, b.calls[0].key))
-	})
-	for _, p := range sent {
-		if n := len(all); n > 0 && all[n-1].node == p.node && all[n-1].beats() == p.calls[0].beats {
-			all[n-1].pipes = append(all[n-1].pipes, p)
-			continue
+// messagesOf has what a node sent at one moment travel together. Heartbeats travel by themselves.
+func messagesOf(sent []*world.Call) (all []*message) {
+	for _, c := range sent {
+		p := c.Of.(*pipe)
+		if n := len(all); n == 0 || all[n-1].node != p.node || all[n-1].beats() != p.calls[0].beats {
+			all = append(all, &message{node: p.node, sent: time.Now()})
 		}
-		all = append(all, &message{p.node, []*pipe{p}, time.Now()})
+		m := all[len(all)-1]
+		m.pipes, m.Calls = append(m.pipes, p), append(m.Calls, c)
 	}
 	return all
 }
@@ -318,6 +256,17 @@ func (m *message) each(do func(c *scriptCall)) {
 	for _, p := range m.pipes {
 		for _, c := range p.calls {
 			do(c)
+		}
+	}
+}
+
+// answers is all calls whose answer is under way; others have been granted nothing.
+func (w *limits) answers(do func(c *scriptCall)) {
+	for _, m := range w.UnderWay() {
+		for _, c := range m.Calls {
+			for _, of := range c.Of.(*pipe).calls {
+				do(of)
+			}
 		}
 	}
 }
@@ -335,23 +284,28 @@ func (w *limits) transmit(m *message) {
 			n.stopSent = 0
 		}
 	}
-	lost, way := n.cut || w.loses(), w.delay()+late
+	lost := n.cut || w.loses()
+	m.There = w.delay() + late
 	if late > 0 {
 		n.cut, n.lateBeat = true, 0
 	}
 	if w.Traces() {
 		w.Tracef("%s sends %s, which is lost: %t", n, m, lost)
 	}
+	m.Execute, m.Answered = func() time.Duration { return w.arrive(m) }, func() {
+		if m.beats() && time.Since(m.sent) < 250*time.Millisecond { // later, its node has given up
+			n.beats++
+		}
+	}
 	if !lost {
-		w.after(way, func() { w.arrive(m) })
+		w.Travel(&m.Message)
 	}
 }
 
 // arrive has Redis execute a message, and send the answer.
-func (w *limits) arrive(m *message) {
+func (w *limits) arrive(m *message) (again time.Duration) {
 	if hung := time.Until(w.hungTo); hung > 0 {
-		w.after(hung, func() { w.arrive(m) })
-		return
+		return hung
 	}
 	n := m.node
 	for _, p := range m.pipes {
@@ -369,23 +323,15 @@ func (w *limits) arrive(m *message) {
 			w.judgeQuotaCall(n, c)
 		}
 	})
-	lost, way := n.cut || n.deaf || w.loses(), w.delay()
+	lost := n.cut || n.deaf || w.loses()
+	m.Back = w.delay()
+	if lost {
+		m.Fate = world.IsLost
+	}
 	if w.Traces() {
 		w.Tracef("Redis answers %s to %s, which is lost: %t", m, n, lost)
 	}
-	if lost {
-		return
-	}
-	w.underWay = append(w.underWay, m)
-	w.after(way, func() {
-		if m.beats() && m.pipes[0].Commands[0][5] == "present" && time.Since(m.sent) < 250*time.Millisecond { // later, its node has given up
-			n.beats++
-		}
-		w.underWay = slices.DeleteFunc(w.underWay, func(other *message) bool { return other == m })
-		for _, p := range m.pipes {
-			close(p.answered)
-		}
-	})
+	return 0
 }
 
 // freeze stops a node for a while. Its clock goes on, and so do its timers.
@@ -424,7 +370,7 @@ func (w *limits) request(n *limited, c *client) *request {
 		w.mu.Lock()
 		w.answered = append(w.answered, r)
 		w.mu.Unlock()
-		w.wake()
+		w.Wake()
 	}()
 	w.settle()
 	return r
@@ -482,21 +428,13 @@ func (n *limited) carry(ctx context.Context, c *world.RedisCall) error {
 		return ctx.Err()
 	}
 	sent := &world.RedisCall{Commands: c.Commands} // it may be executed after the node has given up
-	p := &pipe{RedisCall: sent, node: n, answered: make(chan struct{})}
+	p := &pipe{RedisCall: sent, node: n}
 	for _, command := range c.Commands {
 		p.calls = append(p.calls, scriptCallOf(command))
 	}
-	w := n.world
-	w.mu.Lock()
-	w.sent = append(w.sent, p)
-	w.mu.Unlock()
-	w.wake()
-	var err error
-	select {
-	case <-p.answered:
-		c.Replies = p.Replies
-	case <-ctx.Done():
-		err = ctx.Err()
+	err := n.world.Send(ctx, &world.Call{Name: fmt.Sprintf("%6d %s", n.number, p.calls[0].key), Of: p})
+	if err == nil {
+		c.Replies = sent.Replies
 	}
 	n.resume(c)
 	return err

@@ -1,261 +1,262 @@
 package world
 
 import (
-	"cmp"
+	"container/heap"
 	"context"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
-// Access is a node's way to Redis: a real client, whose calls the world executes and answers when it likes, on the server that
-// the node has found. A connection stays with its server, and ends with it; the pool of the client goes to the new one.
-type Access struct {
-	Client *redis.Client
-
-	net    *network
-	name   string
-	server *Redis
-	conns  map[int]*Redis // nil = it has ended
-	deafTo time.Time      // until then it gets nothing of the log
-	atOnce bool           // its calls are answered when they are made
-}
-
-// sent is a call on its way.
-type sent struct {
-	*RedisCall
-	access         *Access
-	server         *Redis
-	at, runAt, end time.Time
-	ran, waits     bool
-	lost           bool // it gets no answer
-	err            error
-	answered       chan struct{}
-}
-
-// network brings the calls of nodes to Redis. The goroutines of nodes note them; the world, while all nodes wait, decides about them.
-type network struct {
+// Network brings what nodes send to servers, and the answers back. Goroutines of nodes Send; the world Takes what they have sent once all of
+// them wait, decides about each message, and has it Travel. It arrives, and its answer does, when the world has time Elapse: one by one, each at its moment,
+// however they were sent.
+type Network struct {
 	dice     *Dice
-	changes  *changes
-	accesses []*Access
-	hangsTo  time.Time // until then no server executes anything
+	events   agenda
+	ordered  int           // events, ever
+	woken    chan struct{} // something has been sent or answered
+	underWay []*Message
 
-	// A page whose remaining life was counted before a sleep, and which is stored after it, is evicted at once: only the wall clock
-	// of its reader could tell its age. They are stored before this moment.
-	awake time.Time
-
-	mu       sync.Mutex // guards asked
-	asked    []*sent    // since the last Arrange
-	underWay []*sent
+	mu   sync.Mutex // guards sent
+	sent []*Call    // since the last Take
 }
 
-// Redis makes a way to Redis for a node of that name. Only one node may have it at a time.
-func (n *network) Redis(name string) *Access {
-	a := &Access{net: n, name: name, server: n.changes.server, conns: map[int]*Redis{}}
-	a.Client = NewRedisClient(a.carry)
-	n.accesses = append(n.accesses, a)
-	return a
+// Call is what a goroutine sends and waits for.
+type Call struct {
+	Name    string           // what is sent at one moment is taken in the order of names
+	Of      any              // its sender's
+	Decide  func(m *Message) // decides about a message that is this call alone
+	message *Message
+	over    chan struct{}
 }
 
-// AtOnce has what f asks of Redis answered at once, for example while a node starts. f must not return before its calls have.
-func (a *Access) AtOnce(f func()) {
-	a.atOnce = true
-	f()
-	a.atOnce = false
+// Message is what travels at once: a call, or several of one moment.
+type Message struct {
+	Calls       []*Call
+	There, Back time.Duration                // how long it is under way, and then its answer
+	Fate        Fate                         // may be changed until it is executed
+	Execute     func() (again time.Duration) // has a server execute it; again: not yet, but then
+	Answered    func()                       // called when the answer arrives; nil = nobody wants to know
+	Began       uint64                       // what the standby had replayed when it was sent
+	next        *event
+	err         error
 }
 
-// Deafen has the node get nothing of the log for so long.
-func (a *Access) Deafen(d time.Duration) { a.deafTo = a.net.dice.now().Add(d) }
+// Fate is how far a message comes.
+type Fate uint8
 
-// Close ends what the node has under way.
-func (a *Access) Close() {
-	a.lead(nil)
-	a.net.accesses = slices.DeleteFunc(a.net.accesses, func(other *Access) bool { return other == a })
+const (
+	Arrives   Fate = iota
+	CutBefore      // its connection ends before it is executed
+	CutAfter       // or when it has been
+	IsLost         // nobody is told that no answer comes
+)
+
+// Road is how calls to servers of a kind fare. Times are ticks.
+type Road struct {
+	there, back, late int
+	slow              Kind
+	slowOneIn         int
+	cuts              Kind
+	cutsOneIn         int
 }
 
-func (a *Access) carry(ctx context.Context, c *RedisCall) error {
-	if a.atOnce {
-		a.server.Execute(c)
-		return nil
-	}
-	s := &sent{RedisCall: c, access: a, answered: make(chan struct{})}
-	a.net.mu.Lock()
-	a.net.asked = append(a.net.asked, s)
-	a.net.mu.Unlock()
+// The roads.
+var (
+	ToPostgres = Road{4, 8, 80, Slow, 8, Cuts, 20}
+	toRedis    = Road{2, 2, 60, redisIsSlow, 60, redisCuts, 200}
+)
+
+// event is what happens later.
+type event struct {
+	at    time.Time
+	order int
+	do    func()
+}
+
+// agenda is a heap of them.
+type agenda []*event
+
+func (e agenda) Len() int { return len(e) }
+func (e agenda) Less(i, j int) bool {
+	return e[i].at.Before(e[j].at) || e[i].at.Equal(e[j].at) && e[i].order < e[j].order
+}
+func (e agenda) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *agenda) Push(x any)   { *e = append(*e, x.(*event)) }
+func (e *agenda) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
+}
+
+// NewNetwork makes one of a run.
+func NewNetwork(d *Dice) *Network { return &Network{dice: d, woken: make(chan struct{}, 1)} }
+
+// Send sends a call, and waits for its answer, at most until ctx ends. After an error it may have been executed, or be so later.
+func (n *Network) Send(ctx context.Context, c *Call) error {
+	c.over = make(chan struct{})
+	n.mu.Lock()
+	n.sent = append(n.sent, c)
+	n.mu.Unlock()
+	n.Wake()
 	select {
-	case <-s.answered:
-		return s.err
-	case <-ctx.Done(): // it may still be executed
+	case <-c.over:
+		return c.message.err
+	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// lead has the node find another server, or none. All its connections end.
-func (a *Access) lead(to *Redis) {
-	a.server = to
-	for conn := range a.conns {
-		a.conns[conn] = nil
-	}
-	for _, s := range a.net.underWay {
-		if s.access == a {
-			s.lose(a.net.dice.now())
-		}
-	}
-}
-
-// lose ends the connection of a call, which may have been executed.
-func (s *sent) lose(at time.Time) { s.ran, s.waits, s.err, s.end = true, false, io.EOF, at }
-
-// Arrange decides about the calls that nodes have made since the last time.
-func (n *network) Arrange() {
+// Take returns what was sent since the last time.
+func (n *Network) Take() (sent []*Call) {
 	n.mu.Lock()
-	asked := n.asked
-	n.asked = nil
+	sent, n.sent = n.sent, nil
 	n.mu.Unlock()
-	slices.SortFunc(asked, func(a, b *sent) int {
-		return cmp.Or(strings.Compare(a.access.name, b.access.name), strings.Compare(a.String(), b.String()))
-	})
-	for _, s := range asked {
-		n.arrange(s)
-		n.underWay = append(n.underWay, s)
+	slices.SortFunc(sent, func(a, b *Call) int { return strings.Compare(a.Name, b.Name) })
+	return sent
+}
+
+// Deliver decides about what was sent since the last time, each call by itself.
+func (n *Network) Deliver() {
+	for _, c := range n.Take() {
+		m := &Message{Calls: []*Call{c}}
+		c.Decide(m)
+		n.Travel(m)
 	}
 }
 
-func (n *network) arrange(s *sent) {
-	s.at, s.runAt, s.server = n.dice.now(), n.dice.now(), s.access.server
-	if s.Conn > 0 {
-		of, known := s.access.conns[s.Conn]
-		if !known {
-			of = s.server
-			s.access.conns[s.Conn] = of
-		}
-		s.server = of
+// Draw draws the fate of a message. One that is late on its way there is overtaken by what is sent later, on another connection. No server gets
+// a message twice: what is cut is repeated by its sender alone, and may have been executed.
+func (n *Network) Draw(m *Message, on *Road) {
+	d := n.dice
+	if d.chance(2) {
+		m.There = d.In(on.there)
 	}
-	if s.server == nil {
-		s.lose(s.at)
-		return
-	}
-	if n.dice.chance(2) { // else Redis is near
-		s.runAt = n.dice.in(2)
-	}
-	s.end = s.runAt.Add(n.dice.In(2))
+	m.Back = d.In(on.back)
 	switch {
-	case s.reads() && !n.dice.reached(s.access.deafTo) && !n.dice.calm:
-		s.end = s.access.deafTo
-	case s.reads() && n.dice.happens(nodePauses, 100):
-		s.end = s.end.Add(n.dice.In(boundTicks))
-		n.dice.trace("the reader of %s pauses", s.access.name)
-	case n.dice.happens(redisIsSlow, 60):
-		s.end = s.end.Add(n.dice.In(60))
-	case n.dice.happens(redisCuts, 200):
-		s.lost = true
-		if n.dice.chance(2) {
-			s.lose(s.end)
-		}
+	case !d.happens(on.slow, on.slowOneIn):
+	case d.chance(2):
+		m.There += d.In(on.late)
+	default:
+		m.Back += d.In(on.late)
+	}
+	if d.happens(on.cuts, on.cutsOneIn) {
+		m.Fate = CutBefore + Fate(d.r.IntN(2))
 	}
 }
 
-// reads reports whether the call reads the log.
-func (s *sent) reads() bool { return s.Commands[0][0] == "xread" }
-
-// stores reports whether the call stores a page.
-func (s *sent) stores() bool {
-	return s.Commands[0][0] == "set" && strings.Contains(s.Commands[0][1], ":page:")
+// Travel has a message arrive.
+func (n *Network) Travel(m *Message) {
+	n.underWay = append(n.underWay, m)
+	m.next = n.After(m.There, func() { n.arrive(m) })
 }
 
-// Answer executes the calls whose time has come, and answers one of them. It reports whether it did.
-func (n *network) Answer() bool {
-	for i, s := range n.underWay {
-		n.run(s)
-		if !s.ran || s.waits || !n.dice.reached(s.end) {
+// Retry executes a message now that waits to be executed.
+func (n *Network) Retry(m *Message) {
+	m.next.do = nil
+	n.arrive(m)
+}
+
+func (n *Network) arrive(m *Message) {
+	if m.Fate != CutBefore {
+		again := m.Execute()
+		if again > 0 {
+			m.next = n.After(again, func() { n.arrive(m) })
+			return
+		}
+	}
+	switch m.Fate {
+	case IsLost:
+		n.end(m)
+	case Arrives:
+		m.next = n.After(m.Back, func() { n.answer(m, nil) })
+	default:
+		m.next = n.After(m.Back, func() { n.answer(m, io.EOF) })
+	}
+}
+
+func (n *Network) answer(m *Message, err error) {
+	n.end(m)
+	m.err = err
+	if m.Answered != nil {
+		m.Answered()
+	}
+	for _, c := range m.Calls {
+		c.message = m
+		close(c.over)
+	}
+}
+
+func (n *Network) end(m *Message) {
+	n.underWay = slices.DeleteFunc(n.underWay, func(other *Message) bool { return other == m })
+}
+
+// Cut ends the connection of a message, which may have been executed.
+func (n *Network) Cut(m *Message) {
+	m.next.do, m.Fate = nil, CutBefore
+	m.next = n.After(0, func() { n.answer(m, io.EOF) })
+}
+
+// UnderWay are the messages whose answer may arrive.
+func (n *Network) UnderWay() []*Message { return n.underWay }
+
+// After has something happen then.
+func (n *Network) After(d time.Duration, do func()) *event {
+	n.ordered++
+	e := &event{n.dice.now().Add(d), n.ordered, do}
+	heap.Push(&n.events, e)
+	return e
+}
+
+// Clear forgets all that was to happen.
+func (n *Network) Clear() { n.events = nil }
+
+// Wake has Elapse settle.
+func (n *Network) Wake() {
+	select {
+	case n.woken <- struct{}{}:
+	default:
+	}
+}
+
+// Elapse lets time pass. settle lets goroutines go on until all wait.
+func (n *Network) Elapse(d time.Duration, settle func()) {
+	until := n.dice.now().Add(d)
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		settle()
+		e := n.due(until)
+		if e != nil {
+			e.do()
 			continue
 		}
-		n.underWay = slices.Delete(n.underWay, i, i+1)
-		if s.lost {
-			s.err = io.EOF
+		next := until
+		if len(n.events) > 0 && n.events[0].at.Before(until) {
+			next = n.events[0].at
 		}
-		close(s.answered)
-		return true
-	}
-	return false
-}
-
-func (n *network) run(s *sent) {
-	if s.ran && !s.waits || !n.dice.reached(s.runAt) || !n.dice.reached(n.hangsTo) {
-		return
-	}
-	blocks := s.server.Execute(s.RedisCall)
-	if s.stores() && n.dice.now().Before(n.awake) {
-		s.server.Execute(&RedisCall{Commands: [][]string{{"del", s.Commands[0][1]}}})
-	}
-	s.ran, s.waits = true, blocks > 0 && n.dice.now().Sub(s.at) < blocks
-	if s.reads() && !s.waits {
-		n.damage(s)
-	}
-	if n.dice.Traces() && !s.waits && !s.reads() {
-		n.dice.trace("%s asks %s: %s", s.access.name, s.server.Name, s.inShort())
-	}
-}
-
-// sleep is what becomes of Redis while all machines sleep: it goes on, and forgets pages. The age of one that was stored late is known by
-// wall clocks alone, and those that nodes compare do not count simulated sleeps.
-func (n *network) sleep() {
-	n.hangsTo = time.Time{}
-	for _, s := range n.underWay {
-		s.runAt = n.dice.now()
-		n.run(s)
-	}
-	n.changes.server.forget("listedge:page:")
-	n.changes.mirror.forget("listedge:page:")
-	n.changes.dump = nil
-}
-
-// inShort is the call and its answer without long values.
-func (s *sent) inShort() string {
-	var all []string
-	for i, args := range s.Commands {
-		is := s.Replies[i]
-		if text, ok := is.(string); ok {
-			is = fmt.Sprint(len(text), " bytes")
+		left := next.Sub(n.dice.now())
+		if left <= 0 {
+			return
 		}
-		all = append(all, fmt.Sprintf("%.300q: %v", args[:min(2, len(args))], is))
-	}
-	return strings.Join(all, ", ")
-}
-
-// damage makes entries of an answer such as are damaged, or of another version.
-func (n *network) damage(s *sent) {
-	streams, _ := s.Replies[0].([]any)
-	if len(streams) == 0 {
-		return
-	}
-	for _, e := range streams[0].([]any)[1].([]any) {
-		if n.dice.happens(entryIsDamaged, 500) {
-			e.([]any)[1].([]any)[1] = "damaged"
-			n.dice.trace("entry %s is damaged for %s", e.([]any)[0], s.access.name)
+		timer.Reset(left)
+		select {
+		case <-timer.C:
+		case <-n.woken:
 		}
 	}
 }
 
-// move lets nodes lose their connections, and find another server, which may be the mirror. Or all of Redis hangs for a while.
-func (n *network) move() {
-	if n.dice.happens(Hangs, 2000) {
-		n.hangsTo = n.dice.in(2 * boundTicks)
-		n.dice.trace("Redis hangs for %s", n.hangsTo.Sub(n.dice.now()))
-	}
-	for _, a := range n.accesses {
-		if n.dice.happens(sessionEnds, 200) || a.server != n.changes.server && n.dice.chance(15) {
-			to := n.changes.server
-			if n.dice.happens(readsMirror, 5) {
-				to = n.changes.mirror
-			}
-			a.lead(to)
-			n.dice.trace("%s reads from %s", a.name, to.Name)
+// due returns the first event whose moment has come, of those until then; nil = there is none.
+func (n *Network) due(until time.Time) *event {
+	for len(n.events) > 0 && !n.events[0].at.After(until) && n.dice.reached(n.events[0].at) {
+		e := heap.Pop(&n.events).(*event)
+		if e.do != nil {
+			return e
 		}
 	}
+	return nil
 }

@@ -273,7 +273,7 @@ func (p *nodePages) HasStandbys() bool { return p.run.Standby }
 
 // send sends a statement, and waits.
 func (p *nodePages) send(ctx context.Context, s *statement) (page.Read, error) {
-	err := p.run.await(ctx, &call{name: s.name(p.node), run: func(c *call) { p.execute(s, c.began) }, cut: func(*call) { s.err = page.ErrUnavailable }})
+	err := p.run.await(ctx, s.name(p.node), func(m *world.Message) { p.execute(s, m.Began) })
 	if err != nil {
 		return page.Read{Began: time.Now()}, fmt.Errorf("%w: %w", page.ErrUnavailable, err)
 	}

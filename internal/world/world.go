@@ -8,7 +8,7 @@
 //	             on a Redis, with all other keys, which it may lose
 //
 // It has no goroutine, and no clock but the one it is given: the same seed gives the same trace. Goroutines of nodes wait for the clock or
-// for a call, in a bubble. Once all of them wait, whoever plays the world lets it Arrange the calls to Redis, and Answer them one by one.
+// for a call, in a bubble. Once all of them wait, whoever plays the world has it Deliver the calls, and lets time Elapse.
 package world
 
 import (
@@ -28,7 +28,7 @@ import (
 type World struct {
 	*Dice
 	*Postgres
-	network
+	ways
 	changes  changes
 	ctx      context.Context
 	followed *fleet.Followed // of those who write the log
@@ -56,7 +56,7 @@ func New(of *Play) *World {
 	w.Standby = w.chance(2)
 	w.ctx, w.followed, w.lists = context.Background(), &fleet.Followed{}, &list.Set{Lists: []*list.List{w.List}}
 	w.followed.SetServer(w.Server())
-	w.network.dice, w.network.changes = w.Dice, &w.changes
+	w.ways.Network, w.ways.changes = NewNetwork(w.Dice), &w.changes
 	w.changes.server = NewRedis(serverName(0), w.now)
 	w.changes.mirror = w.changes.server.mirror("mirror")
 	w.changes.run, w.changes.needEpoch = w.Run, true
@@ -79,6 +79,7 @@ func (w *World) Step() {
 	w.changes.followers = slices.DeleteFunc(w.changes.followers, func(f *follower) bool { return f.ended })
 	w.changes.accidents(w)
 	w.move()
+	w.wake()
 	if w.count%256 == 0 {
 		w.forget(w.at(-100 * boundTicks))
 	}
@@ -107,7 +108,7 @@ func (w *World) Trim() {
 
 // Sleep lets all machines sleep, while Postgres goes on.
 func (w *World) Sleep(d time.Duration) {
-	w.network.sleep()
+	w.ways.sleep()
 	w.slept.Add(int64(d / 8))
 	w.step()
 	w.slept.Add(int64(d - d/8))

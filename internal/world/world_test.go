@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"testing/synctest"
 	"time"
@@ -37,11 +36,9 @@ type run struct {
 	broken   string        // the first sentence that does not hold, and how; empty = all hold
 
 	running sync.WaitGroup
-	mu      sync.Mutex // guards the next three
-	asked   []*call    // since the last step
-	answers []*answer  // likewise
+	mu      sync.Mutex // guards the rest
+	answers []*answer  // since the world last looked
 	held    []*beat    // likewise
-	calls   []*call
 }
 
 // node is one of the fleet.
@@ -59,17 +56,6 @@ type node struct {
 	pages *nodePages
 	keys  *nodeKeys
 	door  *door // nil = none
-}
-
-// call is what a node sends to a server and waits for. The world lets it run, and answers it later.
-type call struct {
-	name          string      // tells it from others of the same moment
-	run           func(*call) // at readAt
-	cut           func(*call) // instead, if it gets no answer
-	began         uint64      // what the standby had replayed
-	readAt, endAt time.Time
-	isCut, ran    bool
-	answered      chan struct{}
 }
 
 // answer is what a request has got.
@@ -162,10 +148,9 @@ func (w *run) step() {
 		w.stepRounds(n)
 		w.stepDoor(n)
 		w.settle()
-		w.stepKeys(n)
+		w.stepKeys(w.nodes[i]) // its door may have shut down
 		w.settle()
 	}
-	w.proceed()
 	if w.Happens(world.Sleeps, 3000) {
 		for _, n := range w.nodes {
 			n.machine.Sleep(0)
@@ -182,8 +167,7 @@ func (w *run) step() {
 			n.keys.stepped = w.Now()
 		}
 	}
-	time.Sleep(w.pace * (world.Tick/4 + time.Duration(r.Int64N(int64(world.Tick*3/2)))))
-	w.settle()
+	w.Elapse(w.pace*(world.Tick/4+time.Duration(r.Int64N(int64(world.Tick*3/2)))), w.settle)
 }
 
 // settle lets goroutines go on until all wait, and judges what they have been answered.
@@ -191,14 +175,10 @@ func (w *run) settle() {
 	for {
 		synctest.Wait()
 		w.mu.Lock()
-		asked, answers, held := w.asked, w.answers, w.held
-		w.asked, w.answers, w.held = nil, nil, nil
+		answers, held := w.answers, w.held
+		w.answers, w.held = nil, nil
 		w.mu.Unlock()
-		slices.SortFunc(asked, func(a, b *call) int { return strings.Compare(a.name, b.name) })
-		for _, c := range asked {
-			w.schedule(c)
-		}
-		w.Arrange()
+		w.Deliver()
 		slices.SortFunc(answers, func(a, b *answer) int { return a.number - b.number })
 		for _, a := range answers {
 			a.judge()
@@ -249,6 +229,7 @@ func (h holder) hold(what string) {
 	h.run.mu.Lock()
 	h.run.held = append(h.run.held, b)
 	h.run.mu.Unlock()
+	h.run.Wake()
 	select {
 	case <-b.seen:
 	case <-h.node.lives.Done():
@@ -264,55 +245,20 @@ func (w *run) request(send, judge func()) {
 		w.mu.Lock()
 		w.answers = append(w.answers, a)
 		w.mu.Unlock()
+		w.Wake()
 	})
 	w.settle()
 }
 
-// await sends a call and waits for its answer, at most until ctx ends: then it returns the error of ctx.
-func (w *run) await(ctx context.Context, c *call) error {
-	c.answered = make(chan struct{})
-	w.mu.Lock()
-	w.asked = append(w.asked, c)
-	w.mu.Unlock()
-	select {
-	case <-c.answered:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// schedule decides when a call runs and when its answer arrives.
-func (w *run) schedule(c *call) {
-	c.began = w.Replayed
-	c.readAt = w.Now().Add(w.In(4))
-	c.endAt = c.readAt.Add(w.In(8))
-	if w.Happens(world.Slow, 8) {
-		c.endAt = c.endAt.Add(w.In(80))
-	}
-	c.isCut = w.Happens(world.Cuts, 20)
-	w.calls = append(w.calls, c)
-	w.Tracef("%s asks", c.name)
-}
-
-// proceed runs and answers calls whose time has come.
-func (w *run) proceed() {
-	for _, c := range slices.Clone(w.calls) {
-		if !c.ran && !w.Now().Before(c.readAt) {
-			c.ran = true
-			if c.isCut {
-				c.cut(c)
-			} else {
-				c.run(c)
-			}
+// await sends a statement and waits for its answer, at most until ctx ends. name tells it from others of the same moment.
+func (w *run) await(ctx context.Context, name string, execute func(m *world.Message)) error {
+	return w.Send(ctx, &world.Call{Name: name, Decide: func(m *world.Message) {
+		m.Began = w.Replayed
+		w.Draw(m, &world.ToPostgres)
+		m.Execute = func() time.Duration {
+			execute(m)
+			return 0
 		}
-		if c.ran && !w.Now().Before(c.endAt) {
-			w.calls = slices.DeleteFunc(w.calls, func(o *call) bool { return o == c })
-			close(c.answered)
-			w.settle()
-		}
-	}
-	for w.Answer() {
-		w.settle()
-	}
+		w.Tracef("%s asks", name)
+	}})
 }
