@@ -116,18 +116,3 @@ func TestAConnectionOutlivesAPanic(t *testing.T) {
 		}
 	}
 }
-
-// A draining node closes each connection with its next response.
-func TestADrainingNodeClosesConnections(t *testing.T) {
-	s, _ := hitServer(t, "")
-	request, reads := []byte(thePage+"\r\n"), 0
-	w := &spoken{chunks: [][]byte{request, request, request}, before: func() {
-		if reads++; reads == 2 {
-			s.Drain()
-		}
-	}}
-	converse(s, w)
-	if all, closing := bytes.Count(w.written, []byte("HTTP/1.1 200")), bytes.Count(w.written, []byte("Connection: close")); all != 2 || closing != 1 {
-		t.Errorf("%d responses, %d of them close the connection", all, closing)
-	}
-}
