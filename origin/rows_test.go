@@ -109,8 +109,8 @@ func fetch(t testing.TB, o *Origin, q page.Query) (ids []string, read page.Read)
 	return ids, read
 }
 
-// walk fetches all pages; between them it calls between, if there is one, with the ids of the page just read.
-func walk(t testing.TB, o *Origin, q page.Query, between func(ids []string)) (all []string) {
+// walk fetches all pages.
+func walk(t testing.TB, o *Origin, q page.Query) (all []string) {
 	t.Helper()
 	for {
 		ids, read := fetch(t, o, q)
@@ -120,9 +120,6 @@ func walk(t testing.TB, o *Origin, q page.Query, between func(ids []string)) (al
 		}
 		if len(ids) != q.Limit {
 			t.Fatalf("%s: %d rows on a page that is not the last", describe(q), len(ids))
-		}
-		if between != nil {
-			between(ids)
 		}
 		q = q.Behind(&read.Rows[len(ids)-1])
 	}

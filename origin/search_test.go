@@ -51,7 +51,7 @@ func TestSearchFindsTheSameByTheWalkAndByTheIndex(t *testing.T) {
 					if stock == listtest.Tracked {
 						expected = slices.DeleteFunc(slices.Clone(want), func(id string) bool { return !strings.ContainsAny(id[len(id)-1:], "02468ace") })
 					}
-					if got := walk(t, o, q, nil); !slices.Equal(got, expected) {
+					if got := walk(t, o, q); !slices.Equal(got, expected) {
 						t.Errorf("%s: %d rows %.100s, want %d", describe(q), len(got), fmt.Sprint(got), len(expected))
 					}
 				}
