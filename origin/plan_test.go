@@ -312,8 +312,8 @@ func TestPlansAreTheSameWhateverTheServerKnows(t *testing.T) {
 		exec(t, conn, "ALTER INDEX "+index+" SET (gin_pending_list_limit = 16384)")
 	}
 
-	const names = "SELECT 'aaaaaaaa-0000-4000-8000-000000000001'::uuid, n, 'Name ' || n FROM generate_series(1, 500) n UNION ALL " +
-		"SELECT md5((n % 20)::text)::uuid, n, 'Name ' || n FROM generate_series(1, 100) n"
+	const names = "SELECT 'aaaaaaaa-0000-4000-8000-000000000001'::uuid, n, 'Name ' || n FROM generate_series(1, 350) n UNION ALL " +
+		"SELECT md5((n % 20)::text)::uuid, n, 'Name ' || n FROM generate_series(1, 70) n"
 	exec(t, conn, `INSERT INTO items (workspace_id, name, description, type, track_stock, reorder_point)
 		SELECT w, name, (SELECT string_agg(md5(n::text || k), ' ') FROM generate_series(1, 240) k), 'SERVICE', true, 1 FROM (`+names+`) rows (w, n, name)`)
 	exec(t, conn, `INSERT INTO contacts (workspace_id, name, tin, is_supplier)
