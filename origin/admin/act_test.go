@@ -404,30 +404,6 @@ func TestMigrationsAreInTheAuditLog(t *testing.T) {
 	}
 }
 
-func TestPurgesAreInTheAuditLog(t *testing.T) {
-	t.Parallel()
-	server := sandboxtest.Postgres(t) // which writes a WAL to follow
-	url := server.URL("postgres")
-	must1(MigrateUp(within(t, patience), url, list.BuiltIn()))
-	c := openAdmin(t, url)
-	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil, ""))
-	before := count(t, c, "listedge_audit_log")
-	if err := Purge(t.Context(), c, &w.ID); err == nil {
-		t.Error("nobody follows, and a purge")
-	}
-	if n := count(t, c, "listedge_audit_log"); n != before {
-		t.Error("a purge that failed is in the log")
-	}
-	holdSlot(t, url)
-	for _, workspace := range []*uuid.UUID{&w.ID, nil} {
-		must(Purge(t.Context(), c, workspace))
-		before++
-		if e := newest(t, c); count(t, c, "listedge_audit_log") != before || e.Action != "purge" || !reflect.DeepEqual(e.WorkspaceID, workspace) {
-			t.Errorf("%+v", e)
-		}
-	}
-}
-
 // holdSlot makes the slot active, as a follower does.
 func holdSlot(t *testing.T, url string) {
 	t.Helper()

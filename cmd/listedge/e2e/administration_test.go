@@ -227,4 +227,8 @@ func TestPurge(t *testing.T) {
 	if !hit(key) || !hit(other) || n.metric(t, "listedge_origin_fetches_total") != before {
 		t.Error("a purge that was refused purged")
 	}
+	log := slices.DeleteFunc(auditLog(t, url), func(e audit.Entry) bool { return e.Action != "purge" })
+	if len(log) != 2 || log[0].WorkspaceID != nil || log[1].WorkspaceID == nil || log[1].WorkspaceID.String() != workspace {
+		t.Errorf("purges in the audit log: %+v", log)
+	}
 }
