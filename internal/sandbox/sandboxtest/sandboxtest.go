@@ -77,8 +77,8 @@ func startPostgres(t testing.TB, o sandbox.PostgresOptions) *sandbox.Postgres {
 }
 
 // Within calls ok until it returns true. It fails the test if that takes longer than
-// limit. It sleeps twice as long as ok took, and longer the longer it has waited, so that
-// the code it waits for gets most of the processor.
+// limit. It sleeps four times as long as ok took, and longer the longer it has waited, so that
+// the code it waits for, and tests beside it, get most of the processor.
 func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for first := time.Now(); ; {
@@ -90,7 +90,7 @@ func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 		if waited > limit {
 			t.Fatalf("never came: %s", what)
 		}
-		time.Sleep(max(time.Millisecond, 2*time.Since(began), min(waited/16, 25*time.Millisecond)))
+		time.Sleep(max(time.Millisecond, 4*time.Since(began), min(waited/16, 100*time.Millisecond)))
 	}
 }
 
