@@ -19,6 +19,8 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
+const withoutPostgres = "OriginBreakerOpen NoFollower FreshnessUntrusted"
+
 // TestSoakOutages plays the outages for which `make test` has no time.
 func TestSoakOutages(t *testing.T) {
 	f := startServers(t)
@@ -46,6 +48,7 @@ func TestSoakOutages(t *testing.T) {
 	f.play(t, []outage{
 		{"Redis hangs", "RedisDown", withoutRedis, does(f.redis.Freeze), does(f.redis.Thaw), nil},
 		{"Redis becomes a replica", "RedisDown", withoutRedis, toRedis("REPLICAOF 127.0.0.1 1"), toRedis("REPLICAOF NO ONE"), nil},
+		{"Postgres hangs", "PostgresDown", withoutPostgres, does(f.postgres.Freeze), does(f.postgres.Thaw), nil},
 		{"Postgres is killed", "PostgresDown", withoutPostgres, func(t *testing.T) { must(f.postgres.Kill(syscall.SIGQUIT)) },
 			func(t *testing.T) { must(f.postgres.Restart(t.Context())) }, nil},
 		{"a standby answers for Postgres", "PostgresDown", "NoFollower FreshnessUntrusted", leadsTo(standby.Addr), leadsTo(f.postgres.Addr), nil},

@@ -20,7 +20,7 @@ type outage struct {
 	meanwhile func(t *testing.T, p *prometheus)
 }
 
-const withoutRedis, withoutPostgres = "LimiterDegraded NoFollower FreshnessUntrusted", "OriginBreakerOpen NoFollower FreshnessUntrusted"
+const withoutRedis = "LimiterDegraded NoFollower FreshnessUntrusted"
 
 // Each outage is one page, which names its cause. The soak has more of them.
 func TestEachOutageIsOnePage(t *testing.T) {
@@ -28,7 +28,6 @@ func TestEachOutageIsOnePage(t *testing.T) {
 	f := startBalancedFleet(t)
 	f.play(t, []outage{
 		{"Redis is killed", "RedisDown", withoutRedis, does(f.redis.Kill), func(t *testing.T) { must(f.redis.Restart(t.Context())) }, f.seesPanels},
-		{"Postgres hangs", "PostgresDown", withoutPostgres, does(f.postgres.Freeze), does(f.postgres.Thaw), nil},
 		// Which Postgres has nothing to do with.
 		{"the load balancer is killed while Postgres hangs", "LoadBalancerDown PostgresDown", "NoTraffic NoFollower",
 			func(*testing.T) { must(f.postgres.Freeze()); must(f.balancer.End(time.Minute, syscall.SIGKILL)) },

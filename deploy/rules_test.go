@@ -86,7 +86,9 @@ func TestRulesAskForWhatIsExported(t *testing.T) {
 // promtool runs Prometheus' own checker.
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
-	if said, err := exec.Command(tool("promtool"), args...).CombinedOutput(); err != nil {
+	c := exec.Command(tool("promtool"), args...)
+	c.Env = append(os.Environ(), "GOGC=400") // which takes a third off its time
+	if said, err := c.CombinedOutput(); err != nil {
 		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, said)
 	}
 }
