@@ -150,7 +150,7 @@ func TestUnreachableServersAreLoggedOnce(t *testing.T) {
 			if check, _, _ := strings.Cut(name, ","); n.metric(t, "listedge_check_up", fmt.Sprintf("check=%q", strings.ToLower(check))) != 0 {
 				t.Error("the metric says that it is up")
 			}
-			for range 60 { // of which each fails to reach the server
+			for range 15 { // of which each fails to reach the server
 				execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'one more')", workspace)
 				if a := n.get(t, "/v1/items", key); a.StatusCode != 200 {
 					t.Fatalf("%s: %s", a.Status, a.body)

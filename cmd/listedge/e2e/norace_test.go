@@ -8,4 +8,4 @@ import "time"
 var raceDetector []string
 
 // pagesFor is how long pages are compared on each kind of fleet.
-const pagesFor = 6 * time.Second
+const pagesFor = 3 * time.Second

@@ -117,7 +117,7 @@ func isFile(name string) bool {
 
 // times is how often each thing is done: far more often than what a node does by
 // itself meanwhile.
-const times = 1000
+const times = 300
 
 // clients do it concurrently, so that the node does little by itself meanwhile.
 const clients = 8
