@@ -644,7 +644,7 @@ var mutations = []struct {
 		{"a key that is there twice", "TestWhatDoesNotAgree", replaced("cache/replica: table.show", "known.row != nil && known.row != row", "false")},
 		{"a checkpoint covers lists that it does not name", "TestACheckpointSaysWhatHasNotChanged",
 			never("cache/replica: lasts.restore", "!slices.Contains(c.Lists, other)")},
-		{"too many tables raise nothing", "TestChangesAreThoseBehindAPoint",
+		{"too many tables raise nothing", "TestTooManyTablesAreNotKnown",
 			all(replaced("cache/replica: lasts.trim", "l.first = later(", "first := later("),
 				replaced("cache/replica: lasts.trim", "at.Compare(l.first)", "at.Compare(first)"))},
 		{"a standby may be ahead of the snapshot", "TestAnALTERTABLEThatAStandbyShowsFirst",
