@@ -32,6 +32,7 @@ const (
 	standbyLags
 	crash
 	promotion
+	livesOn // the primary that another has replaced
 	followerPauses
 	followerDies
 	followerIsOvertaken
@@ -88,7 +89,7 @@ const (
 )
 
 var kindNames = [kinds]string{"begins", "rolls back", "unnamed", "changes keys", "schedules", "truncates", "stays open", "waits for a standby",
-	"standby lags", "crash", "promotion",
+	"standby lags", "crash", "promotion", "lives on",
 	"follower pauses", "follower dies", "follower is overtaken", "slot is lost", "follows another list", "trimmed", "Redis loses all", "Redis fails over",
 	"mirror lags", "dumps", "Redis is slow", "Redis cuts", "node pauses", "session ends", "reads the mirror", "entry is damaged", "asks", "cuts", "slow",
 	"restarts", "clock steps", "sleeps", "stores", "verifies", "tracks", "gives up", "goes back",

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"listedge/internal/changefeed"
-	"listedge/internal/fleet"
 )
 
 // Keys, of which the last Forms are imported, each in a form of its own, and Workspaces: how many rows their tables may have.
@@ -29,12 +28,6 @@ type Accounts struct {
 	Keys       [Keys]*Record
 	Workspaces [Workspaces]*Record
 	Imported   [Forms]bool // the forms of which there was ever a key
-}
-
-// OldPrimary is one that still runs, as it was when another server was promoted.
-type OldPrimary struct {
-	Server fleet.Server
-	Accounts
 }
 
 // The places of keys and workspaces have these instead of a tenant.

@@ -293,7 +293,7 @@ func (w *limits) transmit(m *message) {
 		w.Tracef("%s sends %s, which is lost: %t", n, m, lost)
 	}
 	m.Execute, m.Answered = func() time.Duration { return w.arrive(m) }, func() {
-		if m.beats() && time.Since(m.sent) < 250*time.Millisecond { // later, its node has given up
+		if m.beats() && m.pipes[0].Commands[0][5] == "present" && time.Since(m.sent) < 250*time.Millisecond { // later, its node has given up
 			n.beats++
 		}
 	}

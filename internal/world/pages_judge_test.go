@@ -20,8 +20,10 @@ var (
 	noMismatch   = promise{"Freshness", "A difference is a broken promise"}
 	afterSleep   = promise{"Freshness", "A node whose machine slept trusts no page from before."}
 	clockBack    = promise{"Clocks", "A wall clock that is set back changes nothing."}
+	oldPrimary   = promise{"Other servers than the primary", "If `--database-url` leads to a standby, or to an old primary that is still running"}
 	standbys     = promise{"Other servers than the primary", "What a standby has not replayed is applied to its rows."}
-	ofPages      = []promise{eachRowOnce, staleWalk, freshInBound, asOldAsAge, youngAsAsk, staleBound, noMismatch, afterSleep, clockBack, standbys}
+	ofPages      = []promise{eachRowOnce, staleWalk, freshInBound, asOldAsAge, youngAsAsk, staleBound, noMismatch, afterSleep, clockBack, standbys,
+		oldPrimary}
 )
 
 // overlooked is what a node's clock may count later than it happened: steps of its wall clock below a millisecond.
@@ -56,9 +58,23 @@ func (w *run) judge(a *ask) {
 	case young.Before(a.arrived.Add(-world.Bound)):
 		w.breaks(freshInBound, "request %d is %s old, after %s", a.number, r.age, a.ended.Sub(a.arrived))
 	}
-	if !w.Was(&a.q, texts, r.next != "", oldest, w.Standby) {
-		w.breaks(asOldAsAge, "request %d to node %d, %s: %d rows, more %t, were no page since %s ago: %q", a.number, a.node.number, keyOf(&a.q),
-			len(texts), r.next != "", r.age, texts)
+	a.shows = oldest
+	more := r.next != ""
+	if w.Was(&a.q, texts, more, oldest, w.Standby) {
+		return
+	}
+	how := fmt.Sprintf("request %d to node %d, %s: %d rows, more %t, were no page since %s ago: %q", a.number, a.node.number, keyOf(&a.q), len(texts), more,
+		r.age, texts)
+	may := func(o *world.OldPrimary) bool {
+		return !oldest.After(o.Asked) || oldest.Before(o.From.Add(world.Bound*5/4))
+	}
+	switch old := w.WasOld(&a.q, texts, more, may); {
+	case old != nil:
+		a.shows = old.From.Add(-1)
+	case w.WasOld(&a.q, texts, more, func(o *world.OldPrimary) bool { return a.ended.Before(o.From.Add(5 * world.Bound)) }) != nil:
+		w.breaks(oldPrimary, "%s", how)
+	default:
+		w.breaks(asOldAsAge, "%s", how)
 	}
 }
 
@@ -73,7 +89,7 @@ func (w *run) judgeWalk(a *ask) {
 		return // it asks again
 	}
 	next := a.result.next
-	shows := a.ended.Add(-a.result.age)
+	shows := a.shows
 	if of.from.IsZero() || shows.Before(of.from) {
 		of.from = shows
 	}

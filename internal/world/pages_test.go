@@ -39,6 +39,7 @@ type ask struct {
 	arrived time.Time
 	stepped time.Duration // of the node, then
 	ended   time.Time
+	shows   time.Time // what it shows was so then, or later
 	result  shown
 	err     error
 }
@@ -222,10 +223,23 @@ type statement struct {
 func (p *nodePages) execute(s *statement, began uint64) {
 	w := p.run
 	limit := s.q.Limit * (1 + w.Rand().IntN(2))
+	server, old, isOld := w.Server(), page.Read{}, false
+	if !s.standby && s.keys == nil && w.Chance(2) { // the address leads to the old one, if that still answers
+		old, isOld = w.ReadOld(&s.q, limit)
+	}
+	if isOld {
+		server = w.Old.Server
+	}
 	switch {
-	case s.standby && s.primary.Timeline != w.TimelineName(), !s.standby && s.run != "" && s.run != w.Run:
+	case s.standby && s.primary.Timeline != w.TimelineName(), !s.standby && p.node.followed.Refuse(server, s.run) != nil:
 		s.err = page.ErrWrongServer
 		return
+	case isOld:
+		s.read = old
+		w.counts["old primary"]++
+		if s.run == "" && p.joined.timeline <= server.Timeline {
+			w.Old.Asked = w.Now()
+		}
 	case s.keys != nil:
 		s.read = w.ReadRows(&s.q, s.keys, p.room.Bytes)
 		w.counts["rounds: by key"]++

@@ -48,8 +48,18 @@ type Postgres struct {
 	written                               [2][Rows]time.Time // when a transaction that wrote a row last became visible
 	versions                              int
 	touches                               []touch
+	olds                                  []*OldPrimary
 	Old                                   *OldPrimary // the last that was replaced; nil = none was
 	flushAt, replaysAt                    time.Time
+}
+
+// OldPrimary is one that still runs, as it was when another server was promoted.
+type OldPrimary struct {
+	Moment   // From: the promotion
+	Server   fleet.Server
+	Asked    time.Time // when it last answered a page to a node that could not know of another primary
+	snapshot changefeed.Snapshot
+	until    time.Time // it answers pages until then; zero = it does not
 }
 
 // slot is the place of a row: the number of its tenant, and its own. Those of keys have another number there.
@@ -146,7 +156,11 @@ func (p *Postgres) step() {
 	case d.happens(crash, p.crashes()):
 		p.restart(p.flushed, p.Timeline)
 	case d.happens(promotion, 5000):
-		p.Old = &OldPrimary{p.Server(), *p.Visible()}
+		p.Old = &OldPrimary{Moment: Moment{d.now(), *p.state()}, Server: p.Server(), snapshot: p.snapshot()}
+		if d.happens(livesOn, 2) {
+			p.Old.until = d.in(4 * boundTicks)
+		}
+		p.olds = append(p.olds, p.Old)
 		p.restart(p.Replayed, p.Timeline+1)
 	}
 }
@@ -405,6 +419,26 @@ func (p *Postgres) ReadStandby(q *page.Query, limit int, from uint64) page.Read 
 	return read
 }
 
+// ReadOld is Read on an old primary. It is not ok if that does not answer any more.
+func (p *Postgres) ReadOld(q *page.Query, limit int) (read page.Read, ok bool) {
+	if p.Old == nil || p.dice.reached(p.Old.until) {
+		return read, false
+	}
+	read = readOf(p.page(q, &p.Old.State, limit))
+	read.At = changefeed.ReadPoint{StartedAt: p.Old.Server.StartedAt, Snapshot: p.Old.snapshot}
+	return read, true
+}
+
+// WasOld returns the old primary on which the query's page has these rows and no others, of those that may; nil = on none.
+func (p *Postgres) WasOld(q *page.Query, texts []string, more bool, may func(*OldPrimary) bool) *OldPrimary {
+	for _, o := range p.olds {
+		if may(o) && p.same(q, &o.State, texts, more) {
+			return o
+		}
+	}
+	return nil
+}
+
 func readOf(rows []*Version, more bool) page.Read {
 	read := page.Read{End: !more}
 	for _, v := range rows {
@@ -416,10 +450,7 @@ func readOf(rows []*Version, more bool) page.Read {
 // Was reports whether the query's page had these rows and no others at a moment from then on. ahead: or on the standby, with
 // all that was visible then and that no promotion has lost since.
 func (p *Postgres) Was(q *page.Query, texts []string, more bool, from time.Time, ahead bool) bool {
-	same := func(s *State) bool {
-		rows, is := p.page(q, s, q.Limit)
-		return is == more && slices.EqualFunc(rows, texts, func(v *Version, text string) bool { return v.Text() == text })
-	}
+	same := func(s *State) bool { return p.same(q, s, texts, more) }
 	lsn := p.state().LSN
 	for i := len(p.Moments) - 1; i >= 0; i-- {
 		m := &p.Moments[i]
@@ -432,6 +463,12 @@ func (p *Postgres) Was(q *page.Query, texts []string, more bool, from time.Time,
 		}
 	}
 	return ahead && slices.ContainsFunc(p.replays, func(m Moment) bool { return m.LSN >= lsn && same(&m.State) })
+}
+
+// same reports whether the query's page of a state has these rows and no others.
+func (p *Postgres) same(q *page.Query, s *State, texts []string, more bool) bool {
+	rows, is := p.page(q, s, q.Limit)
+	return is == more && slices.EqualFunc(rows, texts, func(v *Version, text string) bool { return v.Text() == text })
 }
 
 // Lived reports whether a row was the same version, and of the query's list, all the time from then on.

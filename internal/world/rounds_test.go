@@ -7,6 +7,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
+	"listedge/internal/fleet"
 	"listedge/internal/list"
 	"listedge/internal/page"
 	"listedge/internal/world"
@@ -44,11 +45,17 @@ type kept struct {
 	mark int
 }
 
-// joined is the first heartbeat that a node has read since it last began to follow.
-type joined struct{ at changefeed.Position }
+// joined is the first heartbeat that a node has read since it last began to follow, and the latest timeline that it has followed.
+type joined struct {
+	at       changefeed.Position
+	timeline uint32
+}
 
 // Reset implements changefeed.Listener.
-func (j *joined) Reset(string, changefeed.ResetCause) { j.at = changefeed.Position{} }
+func (j *joined) Reset(epoch string, _ changefeed.ResetCause) {
+	name, _ := fleet.ParseEpoch(epoch)
+	j.at, j.timeline = changefeed.Position{}, max(j.timeline, name.Timeline)
+}
 
 // Beat implements changefeed.Listener.
 func (j *joined) Beat(b changefeed.Beat) {
