@@ -265,14 +265,6 @@ func TestAnAnswerAheadOfTheLog(t *testing.T) {
 			checkFills(t, n.opened, 2, 0)
 		})
 	})
-	t.Run("has only a stale further page once it is old", func(t *testing.T) {
-		onNode(t, func(n *node) {
-			n.isAhead()
-			boottimetest.Pass(bound)
-			r, err := n.asksBehind()
-			want{body: "d e f", hadStale: true, err: errOrigin}.check(t, r, err)
-		})
-	})
 	t.Run("has no page that it does not have whole", func(t *testing.T) {
 		onNode(t, func(n *node) {
 			n.isAhead()

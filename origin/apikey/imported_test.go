@@ -200,41 +200,6 @@ func TestTextsWithoutOurFormCostNothingWhereNothingWasImported(t *testing.T) {
 	})
 }
 
-// A key that was imported while the node runs works as soon as the change has arrived, and elsewhere
-// after refreshEvery.
-func TestAnImportIsSeen(t *testing.T) {
-	for _, followed := range []bool{true, false} {
-		table, forms := newKeyTable(1), &formTable{}
-		form := apikey.Form{Digest: apikey.SHA256, Behind: "."}
-		inRingWithForms(t, table, forms, func(t *testing.T, r *ring) {
-			use := func() error {
-				_, err := r.Authenticate(time.Now(), []byte("their.secret"), new(apikey.LastKey), trusted)
-				return err
-			}
-			refused := func() {
-				if err := use(); !errors.Is(err, apikey.ErrMalformed) {
-					t.Fatal(err)
-				}
-			}
-			if followed {
-				r.join()
-				r.provenFor(2*time.Second, refused)
-			}
-			refused()
-			imports(table, form, "secret")
-			forms.set(nil, form)
-			if followed {
-				r.changed(number(0))
-			} else {
-				boottimetest.Pass(apikey.RefreshEvery + time.Millisecond)
-			}
-			if err := use(); err != nil {
-				t.Errorf("followed %v: %v", followed, err)
-			}
-		})
-	}
-}
-
 // While the forms cannot be read, known keys go on working, what is known of forms holds, and a node that has never read
 // them says that it does not know.
 func TestFormsThatCannotBeRead(t *testing.T) {
