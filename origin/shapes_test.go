@@ -203,7 +203,7 @@ func compareLists(t *testing.T, o *Origin, conn *pgx.Conn, lists ...*list.List) 
 					byKey += p.compareRows(t, o, conn, q, keep.sql)
 					for q.Order = range l.Orders {
 						for _, q.Search = range append([]string{""}, p.terms...) {
-							q.Limit = []int{7, 50, 100, 1}[walks%4]
+							q.Limit = []int{7, 50, 100, 20, 2}[walks%5]
 							shown += p.compare(t, o, conn, q, keep.sql)
 							walks++
 						}
