@@ -20,10 +20,10 @@ func TestRowsOfKeysAreOneProbeEach(t *testing.T) {
 	url, conn, lists := shapesDatabase(t, 1)
 	exec(t, conn, "INSERT INTO items (workspace_id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, 100); ANALYZE")
 	for _, shape := range listtest.Shapes {
-		exec(t, conn, shape.Rows(2, 5_000))
+		exec(t, conn, shape.Rows(2, 3_000))
 	}
 	exec(t, conn, `INSERT INTO items (workspace_id, id, name, active) SELECT $1, md5(n::text)::uuid, 'x', n % 9 > 0
-		FROM generate_series(1, 100000) n`, ourWorkspace)
+		FROM generate_series(1, 30000) n`, ourWorkspace)
 	for _, state := range []string{"analysed while there were few", "analysed"} {
 		if state == "analysed" {
 			exec(t, conn, "VACUUM ANALYZE")
@@ -32,7 +32,7 @@ func TestRowsOfKeysAreOneProbeEach(t *testing.T) {
 		for _, l := range append(lists.Lists[:len(lists.Lists):len(lists.Lists)], listtest.Items) {
 			e := shapes
 			key := l.Columns[l.Key].Name
-			rows, _ := conn.Query(t.Context(), fmt.Sprintf("SELECT (%s)::text FROM (SELECT * FROM %s LIMIT 5000) t ORDER BY random() LIMIT %d",
+			rows, _ := conn.Query(t.Context(), fmt.Sprintf("SELECT (%s)::text FROM (SELECT * FROM %s LIMIT 3000) t ORDER BY random() LIMIT %d",
 				list.Quote(key), l.Table.SQL(), mostKeys))
 			texts := must1(pgx.CollectRows(rows, pgx.RowTo[string]))
 			q := page.Query{List: l, Tenant: l.Owner("1"), Limit: 100}

@@ -307,18 +307,15 @@ func TestPlansAreTheSameWhateverTheServerKnows(t *testing.T) {
 		})
 	}
 	check("no rows, never analysed")
-	grams := []string{indexName(listtest.Items, "items_by_grams"), indexName(listtest.Contacts, "contacts_by_grams")}
-	for _, index := range grams { // four times the default: it is never emptied on the way
-		exec(t, conn, "ALTER INDEX "+index+" SET (gin_pending_list_limit = 16384)")
-	}
+	grams := indexName(listtest.Items, "items_by_grams")
+	exec(t, conn, "ALTER INDEX "+grams+" SET (gin_pending_list_limit = 16384)") // four times the default: it is never emptied on the way
 
 	const names = "SELECT 'aaaaaaaa-0000-4000-8000-000000000001'::uuid, n, 'Name ' || n FROM generate_series(1, 350) n UNION ALL " +
 		"SELECT md5((n % 20)::text)::uuid, n, 'Name ' || n FROM generate_series(1, 70) n"
 	exec(t, conn, `INSERT INTO items (workspace_id, name, description, type, track_stock, reorder_point)
 		SELECT w, name, (SELECT string_agg(md5(n::text || k), ' ') FROM generate_series(1, 240) k), 'SERVICE', true, 1 FROM (`+names+`) rows (w, n, name)`)
-	exec(t, conn, `INSERT INTO contacts (workspace_id, name, tin, is_supplier)
-		SELECT w, name, (SELECT string_agg(md5(n::text || k), ' ') FROM generate_series(1, 240) k), true FROM (`+names+`) rows (w, n, name)`)
-	check("texts of 8 kB wait in the pending lists, never analysed")
+	exec(t, conn, `INSERT INTO contacts (workspace_id, name, is_supplier) SELECT w, name, true FROM (`+names+`) rows (w, n, name)`)
+	check("texts of 8 kB wait in the pending list of items, never analysed")
 	exec(t, conn, "ANALYZE")
 	check("and analysed")
 
@@ -333,11 +330,9 @@ func TestPlansAreTheSameWhateverTheServerKnows(t *testing.T) {
 	exec(t, conn, "ANALYZE")
 	exec(t, conn, "UPDATE items SET active = true; UPDATE contacts SET active = true")
 	check("no row was active")
-	for _, index := range grams {
-		var pages int
-		if must(conn.QueryRow(t.Context(), "SELECT gin_clean_pending_list($1::regclass)", index).Scan(&pages)); pages < 512 {
-			t.Errorf("only %d pages were pending of %s", pages, index)
-		}
+	var pages int
+	if must(conn.QueryRow(t.Context(), "SELECT gin_clean_pending_list($1::regclass)", grams).Scan(&pages)); pages < 512 {
+		t.Errorf("only %d pages were pending", pages)
 	}
 	check("no list is pending")
 	exec(t, conn, "DELETE FROM items; DELETE FROM contacts")

@@ -52,7 +52,7 @@ func shapesDatabase(t testing.TB, rows int) (url string, conn *pgx.Conn, lists *
 
 func TestListsOfAnyShapeAreReadByTheirIndexes(t *testing.T) {
 	t.Parallel()
-	url, conn, lists := shapesDatabase(t, 3000)
+	url, conn, lists := shapesDatabase(t, 1500)
 	check := func(state string) {
 		t.Run(state, func(t *testing.T) {
 			for _, l := range lists.Lists {
@@ -77,7 +77,7 @@ func TestListsOfAnyShapeAreReadByTheirIndexes(t *testing.T) {
 		DELETE FROM account_user; DELETE FROM "My Shop"."Order.Lines"`)
 	exec(t, conn, "VACUUM ANALYZE")
 	for _, shape := range listtest.Shapes {
-		exec(t, conn, shape.Rows(3001, 6000))
+		exec(t, conn, shape.Rows(1501, 3000))
 	}
 	check("there was no row")
 }
