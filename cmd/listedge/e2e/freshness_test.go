@@ -56,6 +56,7 @@ func (o *oracle) standbyWasTried(t *testing.T) {
 // asynchronous commit is read by one request, and then Postgres crashes before its WAL is
 // flushed. If the WAL was flushed already, it tries again.
 func (f *fleet) losesACommit(t *testing.T) {
+	f.slotKind(t, false) // it outlives the crash, so no new slot begins another epoch
 	for attempt := 1; attempt <= 20; attempt++ {
 		f.awaitFollowed(t)
 		workspace, key := workspaceWithKey(t, f.url)

@@ -335,7 +335,7 @@ func TestTrackingAcrossARollingDeployment(t *testing.T) {
 					return
 				default:
 					inRedis.Del(t.Context(), checkpoint)
-					pause(time.Millisecond)
+					pause(10 * time.Millisecond)
 				}
 			}
 		})
