@@ -201,7 +201,8 @@ func TestTheReferenceAnswers(t *testing.T) {
 		t.Errorf("the page loads %.0f bytes by %q", bytes, loaded)
 	}
 	// Above them stand its name and what it is.
-	if first := evaluate[string](t, page, `document.querySelector("h1").textContent + " " + document.querySelector("h1 + p").textContent`); !strings.HasPrefix(first,
+	if first := evaluate[string](t, page, `document.querySelector("h1").textContent + " " + document.querySelector("h1 + p").textContent`); !strings.HasPrefix(
+		first,
 		evaluate[string](t, page, `document.title`)+" Lists, page by page.") {
 		t.Errorf("the page begins with %q", first)
 	}

@@ -88,7 +88,8 @@ done`
 // packages from starting servers and making clusters.
 func (m *machine) debian() {
 	m.postgres(m.shelf+"/postgresql", "/usr/lib/postgresql/16/bin", "16.3 (Debian 16.3-1)")
-	m.packages("/usr/local/bin", map[string]string{"redis-server": "redis-server", "pgbouncer": "pgbouncer", "haproxy": "haproxy", "nginx-light": "nginx", "curl": "curl",
+	m.packages("/usr/local/bin", map[string]string{"redis-server": "redis-server", "pgbouncer": "pgbouncer", "haproxy": "haproxy",
+		"nginx-light": "nginx", "curl": "curl",
 		"systemd": "systemd-analyze", "chromium": "chromium", "nodejs": "node", "npm": "npm", "prometheus": "prometheus promtool",
 		"prometheus-alertmanager": "prometheus-alertmanager amtool"})
 	m.file(m.shelf+"/gcc/usr/bin/gcc", "")
@@ -215,7 +216,8 @@ exec "$@"`)
 				m.file(m.bin+"/"+program, "")
 			}
 			m.postgres(m.shelf+"/postgresql-server", "/usr/pgsql-17/bin", "17.2")
-			m.packages("/usr/local/bin", map[string]string{"valkey": "valkey-server", "pgbouncer": "pgbouncer", "haproxy": "haproxy", "nginx": "nginx", "chromium": "chromium-browser"})
+			m.packages("/usr/local/bin", map[string]string{"valkey": "valkey-server", "pgbouncer": "pgbouncer", "haproxy": "haproxy",
+				"nginx": "nginx", "chromium": "chromium-browser"})
 			for _, name := range []string{"prometheus", "promtool", "alertmanager", "amtool", "node", "npm"} { // dnf finds a package by a file that it has
 				m.file(m.shelf+"/usr/bin/"+name+"/usr/local/bin/"+name, "")
 			}

@@ -296,7 +296,8 @@ func TestKubernetesDocumentIsRightToTheLetter(t *testing.T) {
 	digest := "registry.example/listedge@sha256:" + strings.Repeat("ab", 32)
 	must(os.Mkdir(tools, 0o755))
 	for _, name := range []string{"kubectl", "helm", "docker", "make", "kind"} {
-		must(os.WriteFile(filepath.Join(tools, name), []byte("#!/bin/sh\necho \"${0##*/} $*\" >>'"+log+"'\ncase \"$*\" in *RepoDigests*) echo '"+digest+"' ;; esac\n"), 0o755))
+		must(os.WriteFile(filepath.Join(tools, name), []byte("#!/bin/sh\necho \"${0##*/} $*\" >>'"+log+"'\n"+
+			"case \"$*\" in *RepoDigests*) echo '"+digest+"' ;; esac\n"), 0o755))
 	}
 	must(os.Symlink(must1(filepath.Abs(".")), filepath.Join(here, "deploy")))
 	cmd := exec.Command("/bin/sh", "-c", script)

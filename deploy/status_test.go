@@ -171,7 +171,8 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	must(f.redis.Kill())
 	page.await(t, is("Degraded", `^Redis is down since \d\d:\d\d: dial tcp [0-9.:]+ connect: connection refused[^.]*$`)) // and nothing else
 	page.await(t, `/^\d more.*This node enforces limits alone/.test(document.querySelector("#more").textContent)`)
-	page.await(t, `document.querySelectorAll("#fleet tr.old").length === 1 && /^2 nodes, 1 known now1 of 1 ready/.test(document.querySelector("#fleet tfoot")?.textContent)`)
+	page.await(t, `document.querySelectorAll("#fleet tr.old").length === 1 &&
+		/^2 nodes, 1 known now1 of 1 ready/.test(document.querySelector("#fleet tfoot")?.textContent)`)
 	page.await(t, `/^1 not heard of since Redis failed \(\d\d:\d\d\): /.test(document.querySelector("#unheard").textContent)`)
 	page.await(t, `/Redis down since/.test(document.querySelector("#lights .bad").textContent)`)
 	page.await(t, `document.querySelector("#problems a").getAttribute("href") === "/runbook#listedgeredisdown"`)

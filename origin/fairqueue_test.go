@@ -119,13 +119,15 @@ func TestFairQueue(t *testing.T) {
 		}},
 		// One that wants little gets the next slot, however many queries of others wait; or the second, if another tenant had as little.
 		"prefers quiet tenants": {3 * time.Second, func(r *rand.Rand, size int) []*demand {
-			return append([]*demand{{tenant: always(0), clients: 1, takes: random(r, 300*time.Microsecond), pause: 5 * time.Millisecond}}, greedy(r, 1+r.IntN(3), 2*size)...)
+			return append([]*demand{{tenant: always(0), clients: 1, takes: random(r, 300*time.Microsecond), pause: 5 * time.Millisecond}},
+				greedy(r, 1+r.IntN(3), 2*size)...)
 		}, func(_, _ int, first *demand, _ []*demand) bool {
 			return first.waited <= 2*longest && first.served >= 100
 		}},
 		// One with few queries is never refused, however many others have.
 		"refuses the tenant with most": {2 * time.Second, func(r *rand.Rand, size int) []*demand {
-			return append([]*demand{{tenant: always(0), clients: 2, takes: random(r, time.Millisecond), pause: time.Millisecond}}, greedy(r, 2+r.IntN(3), size*queueFactor)...)
+			return append([]*demand{{tenant: always(0), clients: 2, takes: random(r, time.Millisecond), pause: time.Millisecond}},
+				greedy(r, 2+r.IntN(3), size*queueFactor)...)
 		}, func(_, _ int, first *demand, others []*demand) bool {
 			return first.refused == 0 && first.served >= 100 && slices.ContainsFunc(others, func(d *demand) bool { return d.refused > 0 })
 		}},

@@ -43,7 +43,8 @@ func TestTheFoldIsThatOfTheDatabase(t *testing.T) {
 			for some := range slices.Chunk(texts, 50_000) {
 				var folds []string
 				var keys []*string
-				err := conn.QueryRow(t.Context(), `SELECT array_agg(listedge_fold(text) ORDER BY n), array_agg(CASE WHEN length(text) > 5 THEN listedge_name_key(text) END ORDER BY n)
+				err := conn.QueryRow(t.Context(), `SELECT array_agg(listedge_fold(text) ORDER BY n),
+					array_agg(CASE WHEN length(text) > 5 THEN listedge_name_key(text) END ORDER BY n)
 					FROM unnest($1::text[]) WITH ORDINALITY AS texts (text, n)`, some).Scan(&folds, &keys)
 				must(err)
 				for i, text := range some {

@@ -68,15 +68,18 @@ func fillAwkwardly(t testing.TB, conn *pgx.Conn) {
 		strings.Repeat("8", 200)+".25", "w + n * 5")
 	const from = " FROM unnest($1::uuid[]) WITH ORDINALITY a (workspace, w), unnest($2::text[]) WITH ORDINALITY b (name, n)"
 	for sql, columns := range map[string][]string{
-		"items (workspace_id, id, active, name, type, track_stock, taxable, created_at, usage_30, cost_price, stock_on_hand, reorder_point, sku, description, unit)": {
+		"items (workspace_id, id, active, name, type, track_stock, taxable, created_at, usage_30, cost_price, stock_on_hand, reorder_point, " +
+			"sku, description, unit)": {
 			"n % 11 <> 5", "name", of("'GOODS', 'GOODS', 'SERVICE'", "n"), "n % 2 = 0", "n % 7 > 3", of(moments, "w + n * 7") + "::timestamptz",
 			of("0, 12, 0.50, 7.000, 1234567890.123456789", "n * w"), decimals, of("0, -0.01, 5, 12.50, 12.5, 12.500000", "n * w"),
 			of("NULL, NULL, 0, 5.00, 12.5, -3", "n * 5 + w"), of(`NULL, '', 'CHAI-1', 'sku_%', 's\k', 'ΣΚ', 'чай-' || n`, "n + w"),
 			of(`NULL, '', E'black\nchai', 'Tea of any kind', U&'with "quotes" and \2028', repeat('long text ', 50), 'ничего'`, "n * 3 + w"),
 			of(`NULL, '', 'pcs', 'кг', E'\x02'`, "n")},
 		"contacts (workspace_id, id, active, name, is_customer, is_supplier, created_at, email, phone, address, tin)": {
-			"n % 13 <> 5", "name", "n % 2 = 0", "n % 5 = 0", of(moments, "w + n * 7") + "::timestamptz", of("NULL, '', 'chai@example.com', 'UPPER@EXAMPLE.COM', '%@_'", "n + w"),
-			of("NULL, '', '+31 20 123', '555_1234'", "n * w"), of(`NULL, '', E'Main Street\nchai house', 'ул. Чайная'`, "n + w"), of(`NULL, '', 'NL001chai', '12\34'`, "n * 3 + w")},
+			"n % 13 <> 5", "name", "n % 2 = 0", "n % 5 = 0", of(moments, "w + n * 7") + "::timestamptz",
+			of("NULL, '', 'chai@example.com', 'UPPER@EXAMPLE.COM', '%@_'", "n + w"),
+			of("NULL, '', '+31 20 123', '555_1234'", "n * w"), of(`NULL, '', E'Main Street\nchai house', 'ул. Чайная'`, "n + w"),
+			of(`NULL, '', 'NL001chai', '12\34'`, "n * 3 + w")},
 	} {
 		exec(t, conn, "INSERT INTO "+sql+" SELECT workspace, md5(((n * w) % 1009)::text)::uuid, "+strings.Join(columns, ", ")+from,
 			[]string{ourWorkspace, otherWorkspace}, append(awkwardNames, longNames()...))
@@ -89,7 +92,8 @@ func fillAwkwardly(t testing.TB, conn *pgx.Conn) {
 // insertNamed gives the workspace rows with these names, in their order, whose ids agree with no order.
 func insertNamed(t testing.TB, conn *pgx.Conn, workspace string, names ...string) {
 	t.Helper()
-	exec(t, conn, "INSERT INTO items (workspace_id, id, name) SELECT $1, md5(n::text)::uuid, name FROM unnest($2::text[]) WITH ORDINALITY names (name, n)", workspace, names)
+	exec(t, conn, "INSERT INTO items (workspace_id, id, name) SELECT $1, md5(n::text)::uuid, name FROM unnest($2::text[]) WITH ORDINALITY names (name, n)",
+		workspace, names)
 }
 
 // fetch asks for one page: its ids, and what was read for it and for pages behind it.

@@ -278,7 +278,8 @@ func (p plain) rows(conn *pgx.Conn, q page.Query, kept string) []plainRow {
 	if q.Search != "" {
 		var fields []string
 		for _, field := range p.search {
-			fields = append(fields, fmt.Sprintf(`position(listedge_fold('%s') IN listedge_fold(coalesce(%s, '') COLLATE "C")) > 0`, strings.ReplaceAll(q.Search, "'", "''"), field))
+			fields = append(fields, fmt.Sprintf(`position(listedge_fold('%s') IN listedge_fold(coalesce(%s, '') COLLATE "C")) > 0`,
+				strings.ReplaceAll(q.Search, "'", "''"), field))
 		}
 		found = "(" + strings.Join(fields, " OR ") + ")"
 	}

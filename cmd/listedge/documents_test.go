@@ -107,7 +107,8 @@ func TestREADMEHasWhatTheReportSays(t *testing.T) {
 	for _, encoding := range []string{"identity", "gzip"} {
 		row := find(`(?m)^\| ` + encoding + `, [0-9]+ kB \| ([0-9.]+) × \| ([0-9.]+) × \|$`)
 		for i, other := range []string{"nginx with Lua, Redis and proxy_cache", "Varnish, no key, no limit"} {
-			has(`(?m)^\| memory hit, 50 items, ` + encoding + `: CPU per request, µs, against ` + other + ` \| [0-9.]+ \| [0-9.]+ \| ` + regexp.QuoteMeta(row[i+1]) + ` \|`)
+			has(`(?m)^\| memory hit, 50 items, ` + encoding + `: CPU per request, µs, against ` +
+				other + ` \| [0-9.]+ \| [0-9.]+ \| ` + regexp.QuoteMeta(row[i+1]) + ` \|`)
 		}
 	}
 	versions := find(`of nginx ([0-9.]+) \+ Lua \+ Redis ([0-9.]+) \| of [^|]*?([0-9.]+), without`)

@@ -47,9 +47,11 @@ func TestCommandsKnowTheListsInForce(t *testing.T) {
 		{"all scopes", create + " --lists " + lists, exitFailed, "check that --database-url names Postgres"},
 		{"no such description", create + " --lists " + lists + ".none", exitUsage, "--lists: "},
 		{"no scopes", create + " --scopes=", exitUsage, "--scopes must not be empty"},
-		{"grants", "migrate grants --role node", exitFine, `GRANT SELECT ON "public"."items", "public"."contacts", "public"."api_keys", "public"."workspaces", "public"."listedge_key_forms" TO "node"`},
+		{"grants", "migrate grants --role node", exitFine, `GRANT SELECT ON "public"."items", "public"."contacts", ` +
+			`"public"."api_keys", "public"."workspaces", "public"."listedge_key_forms" TO "node"`},
 		{"grants of a description", "migrate grants --role node --lists " + lists, exitFine,
-			"GRANT USAGE ON SCHEMA \"public\", \"My shop\", \"shop\" TO \"node\";\nGRANT SELECT ON \"My shop\".\"products\", \"shop\".\"moves\", \"public\".\"api_keys\""},
+			"GRANT USAGE ON SCHEMA \"public\", \"My shop\", \"shop\" TO \"node\";\n" +
+				"GRANT SELECT ON \"My shop\".\"products\", \"shop\".\"moves\", \"public\".\"api_keys\""},
 		{"an empty tenant", "workspaces create --name Shop --tenant=", exitUsage, "--tenant must be text of 1 to 255 bytes"},
 		{"a long tenant", "workspaces create --name Shop --tenant " + strings.Repeat("t", 256), exitUsage, "--tenant must be text of 1 to 255 bytes"},
 		{"a tenant", "workspaces create --name Shop --tenant 42", exitFailed, "check that --database-url names Postgres"},

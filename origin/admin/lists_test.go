@@ -70,9 +70,11 @@ func TestTheDatabaseHasTheBuiltInLists(t *testing.T) {
 func TestListsThatTheDatabaseDoesNotFit(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	execOn(t, url, `CREATE TABLE base (id int PRIMARY KEY, at timestamptz); CREATE VIEW a_view AS SELECT * FROM base; CREATE UNLOGGED TABLE quick (id int PRIMARY KEY);
+	execOn(t, url, `CREATE TABLE base (id int PRIMARY KEY, at timestamptz); CREATE VIEW a_view AS SELECT * FROM base;
+		CREATE UNLOGGED TABLE quick (id int PRIMARY KEY);
 		CREATE TABLE child (n int) INHERITS (base); CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE part PARTITION OF parts DEFAULT;
-		CREATE TABLE keys (a int NOT NULL UNIQUE DEFERRABLE, b int NOT NULL, c int NOT NULL, d int UNIQUE); CREATE UNIQUE INDEX ON keys (b) WHERE b > 0; CREATE UNIQUE INDEX ON keys ((c + 0));`)
+		CREATE TABLE keys (a int NOT NULL UNIQUE DEFERRABLE, b int NOT NULL, c int NOT NULL, d int UNIQUE);
+		CREATE UNIQUE INDEX ON keys (b) WHERE b > 0; CREATE UNIQUE INDEX ON keys ((c + 0));`)
 	for name, test := range map[string]struct{ list, want string }{
 		"view":                {"{table: a_view, key: id, fields: {id: }, orders: {id: }}", "public.a_view is a view"},
 		"nothing":             {"{table: none, key: id, fields: {id: }, orders: {id: }}", "there is no table public.none"},
@@ -173,9 +175,11 @@ func TestThePlanIsWhatIsMissing(t *testing.T) {
 			`ALTER PUBLICATION "listedge" DROP TABLE "shop"."products"`, `ALTER PUBLICATION "listedge" ADD TABLE "shop"."products"`}},
 		{"truncations", "ALTER PUBLICATION listedge SET (publish = 'insert, update, delete')", []string{
 			`ALTER PUBLICATION "listedge" SET (publish = 'insert, update, delete, truncate', publish_via_partition_root = false)`}},
-		{"the publication", "DROP PUBLICATION listedge", []string{`CREATE PUBLICATION "listedge" FOR TABLE "log"."events", "shop"."products", "public"."api_keys", "public"."workspaces" ` +
-			`WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = false)`}},
-		{"rights of a role", `CREATE ROLE "plan Node"; GRANT INSERT ON listedge_usage_writers TO "plan Node"; GRANT SELECT ON log.events TO "plan Node"; GRANT USAGE ON SCHEMA log TO "plan Node"`, []string{
+		{"the publication", "DROP PUBLICATION listedge", []string{
+			`CREATE PUBLICATION "listedge" FOR TABLE "log"."events", "shop"."products", "public"."api_keys", "public"."workspaces" ` +
+				`WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = false)`}},
+		{"rights of a role", `CREATE ROLE "plan Node"; GRANT INSERT ON listedge_usage_writers TO "plan Node"; GRANT SELECT ON log.events TO "plan Node";
+			GRANT USAGE ON SCHEMA log TO "plan Node"`, []string{
 			`GRANT USAGE ON SCHEMA "shop" TO "plan Node"`, `GRANT SELECT ON "shop"."products" TO "plan Node"`}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -246,7 +250,8 @@ func TestAnIndexThatIsBeingMadeIsLeftAlone(t *testing.T) {
 func TestTheIdentityIsAnIndexThatPostgresTakes(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	execOn(t, url, `CREATE TABLE things (id int NOT NULL, note int, CONSTRAINT a_deferrable UNIQUE (id) DEFERRABLE, CONSTRAINT b_nullable UNIQUE (id, note), CONSTRAINT z_good UNIQUE (id));
+	execOn(t, url, `CREATE TABLE things (id int NOT NULL, note int, CONSTRAINT a_deferrable UNIQUE (id) DEFERRABLE,
+		CONSTRAINT b_nullable UNIQUE (id, note), CONSTRAINT z_good UNIQUE (id));
 		CREATE UNIQUE INDEX c_partial ON things (id) WHERE id > 0; CREATE UNIQUE INDEX d_expression ON things (id, (note + 1))`)
 	d, err := list.Parse("lists.yaml", []byte("lists:\n  things: {key: id, fields: {id: }, orders: {id: }}\n"))
 	must(err)
@@ -309,7 +314,8 @@ func TestCheckingEveryRow(t *testing.T) {
 		}
 	})
 	t.Run("with faults", func(t *testing.T) {
-		execOn(t, url, `UPDATE shop.products SET inserted_at = 'infinity' WHERE id = 1; UPDATE shop.products SET inserted_at = 'infinity', deleted_at = now() WHERE id = 2;
+		execOn(t, url, `UPDATE shop.products SET inserted_at = 'infinity' WHERE id = 1;
+			UPDATE shop.products SET inserted_at = 'infinity', deleted_at = now() WHERE id = 2;
 			UPDATE shop.products SET title = repeat('x', 70000) WHERE id = 3;
 			INSERT INTO log.events (id, at, topic, body) OVERRIDING SYSTEM VALUE VALUES (7, '2030-01-01Z', 'again', '{}');
 			UPDATE "My Shop"."Order.Lines" SET ratio = 'NaN', stamp = 'infinity' WHERE short = 100;

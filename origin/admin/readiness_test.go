@@ -101,7 +101,8 @@ func TestFindingsOnConnections(t *testing.T) {
 	}{
 		{"enough for two", "SELECT", 0, map[string]string{"max_connections": "57 connections, 1 used, 0 not by nodes: enough for 2 nodes"}},
 		{"three nodes", "SELECT", 3, map[string]string{
-			"max_connections": "57 connections, 1 used, 0 not by nodes; 3 nodes use up to 63: set max_connections = 63 and restart Postgres, or lower --database-connections"}},
+			"max_connections": "57 connections, 1 used, 0 not by nodes; " +
+				"3 nodes use up to 63: set max_connections = 63 and restart Postgres, or lower --database-connections"}},
 		{"a role's limit", "ALTER ROLE node CONNECTION LIMIT 8", 1, map[string]string{
 			"role's limit": "8 connections, 1 used, 0 not by nodes; 2 nodes use up to 42: ALTER ROLE node CONNECTION LIMIT 42, or lower --database-connections"}},
 		{"a database's limit", "ALTER ROLE node CONNECTION LIMIT -1; ALTER DATABASE postgres CONNECTION LIMIT 50", 0, map[string]string{
@@ -246,7 +247,8 @@ func TestTheRemedyForWhatIsLostIsABackup(t *testing.T) {
 		url := newDatabase(t)
 		execOn(t, url, `DROP FUNCTION listedge_fold(text) CASCADE`)
 		_, do := remedy.Explain(ready(t, url))
-		if !strings.HasPrefix(do, "restore from a backup the functions listedge_fold, listedge_name_key of the schema public and the indexes that use them, or stop all nodes and run `listedge migrate remove --yes` and `listedge migrate up`") || strings.Contains(do, "CREATE") {
+		if !strings.HasPrefix(do, "restore from a backup the functions listedge_fold, listedge_name_key of the schema public "+
+			"and the indexes that use them, or stop all nodes and run `listedge migrate remove --yes` and `listedge migrate up`") || strings.Contains(do, "CREATE") {
 			t.Fatal(do)
 		}
 		must(Remove(t.Context(), url, list.BuiltIn()))

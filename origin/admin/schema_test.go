@@ -173,7 +173,8 @@ func TestNamesThatTheDatabaseHasAlready(t *testing.T) {
 	t.Parallel()
 	url := emptyDatabase(t)
 	described := foreign("public", "products")
-	execOn(t, url, `CREATE TABLE products (id int PRIMARY KEY); CREATE TABLE goose_db_version (version_id int, is_applied bool); INSERT INTO goose_db_version VALUES (9, true);
+	execOn(t, url, `CREATE TABLE products (id int PRIMARY KEY); CREATE TABLE goose_db_version (version_id int, is_applied bool);
+		INSERT INTO goose_db_version VALUES (9, true);
 		CREATE TABLE audit_log (id int); CREATE TABLE items (id int, name varchar(9)); CREATE FUNCTION fold(text) RETURNS text LANGUAGE sql RETURN $1;
 		CREATE FUNCTION name_key(text) RETURNS text LANGUAGE sql RETURN $1`)
 	t.Run("general names are the user's", func(t *testing.T) {
@@ -199,7 +200,8 @@ func TestNamesThatTheDatabaseHasAlready(t *testing.T) {
 		must(Remove(t.Context(), url, described))
 	})
 	t.Run("all at once", func(t *testing.T) {
-		execOn(t, url, `ALTER TABLE workspaces DROP COLUMN quota, DROP COLUMN burst, ADD COLUMN burst text; CREATE TYPE listedge_key_usage AS ENUM ('a'); CREATE VIEW listedge_audit_log AS SELECT 1;
+		execOn(t, url, `ALTER TABLE workspaces DROP COLUMN quota, DROP COLUMN burst, ADD COLUMN burst text;
+			CREATE TYPE listedge_key_usage AS ENUM ('a'); CREATE VIEW listedge_audit_log AS SELECT 1;
 			CREATE TABLE listedge_schema_version (v int); CREATE INDEX listedge_api_keys_by_workspace ON products (id);
 			CREATE FUNCTION listedge_fold(int) RETURNS int LANGUAGE sql RETURN 1`)
 		const want = "migrate up: nothing was changed: names that listedge needs in the schema public belong to something else: " +
@@ -410,7 +412,8 @@ func TestTheDocsListTheColumns(t *testing.T) {
 	for _, table := range []string{"items", "contacts"} {
 		var columns string
 		must(conn.QueryRow(t.Context(), `SELECT string_agg(format(E'| `+"`%s`"+` | %s | %s |\n', attname, format_type(atttypid, atttypmod),
-				coalesce('`+"`' || regexp_replace(pg_get_expr(adbin, adrelid), '::text$', '') || '`"+`', CASE WHEN attnotnull THEN 'required' ELSE 'null' END)), '' ORDER BY attnum)
+				coalesce('`+"`' || regexp_replace(pg_get_expr(adbin, adrelid), '::text$', '') || '`"+`',
+					CASE WHEN attnotnull THEN 'required' ELSE 'null' END)), '' ORDER BY attnum)
 			FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
 			WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped`, table).Scan(&columns))
 		want := "\n\n| `" + table + "` | type | if absent |\n|---|---|---|\n" + columns + "\n"

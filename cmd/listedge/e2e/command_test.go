@@ -42,9 +42,10 @@ func TestFailuresAreOneLineAndStatusOne(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	n := startNode(t, url)
+	const taken = "address already in use: end what listens there, or give another address by --listen"
 	for line, want := range map[string]string{
-		"serve --listen " + strings.TrimPrefix(n.url, "http://") + " --database-url " + url: "address already in use: end what listens there, or give another address by --listen",
-		"dev --listen " + strings.TrimPrefix(n.url, "http://"):                              "address already in use: end what listens there, or give another address by --listen",
+		"serve --listen " + strings.TrimPrefix(n.url, "http://") + " --database-url " + url: taken,
+		"dev --listen " + strings.TrimPrefix(n.url, "http://"):                              taken,
 		"migrate up --database-url postgres://127.0.0.1:1/none":                             "127.0.0.1",
 	} {
 		t.Run(line, func(t *testing.T) {
@@ -179,7 +180,8 @@ func TestParametersOfTheDatabaseURL(t *testing.T) {
 	refused(t, exitUsage, "correct or remove no_setting", "migrate", "drop-slot", "--database-url", withParameters(url, "no_setting=1"))
 	refused(t, exitUsage, "correct or remove no_setting", "doctor", "--database-url", withParameters(url, "no_setting=1"), "--replication-url", url)
 	refused(t, exitUsage, "correct or remove no_setting", "doctor", "--replication-url", withParameters(url, "no_setting=1"), "--database-url", url)
-	good := withParameters(url, "application_name=x&search_path=y&my.Setting=1&DateStyle=ISO&lock_timeout=5s&tcp_user_timeout=10s&connect_timeout=3&options=-c%20geqo%3Doff")
+	good := withParameters(url, "application_name=x&search_path=y&my.Setting=1&DateStyle=ISO&lock_timeout=5s&tcp_user_timeout=10s&connect_timeout=3&"+
+		"options=-c%20geqo%3Doff")
 	command(t, "workspaces", "list", "--database-url", good)
 	startNode(t, good)
 }
@@ -216,15 +218,19 @@ func TestOutputOfWhateverOthersWrite(t *testing.T) {
 	url := database(t)
 	for _, sql := range []string{ // the checks of the schema: tables that others made lack them
 		`DO $$ DECLARE k record; BEGIN
-			FOR k IN SELECT conname, conrelid::regclass AS owner FROM pg_constraint WHERE contype = 'c' AND conrelid IN ('workspaces'::regclass, 'api_keys'::regclass) LOOP
+			FOR k IN SELECT conname, conrelid::regclass AS owner FROM pg_constraint WHERE contype = 'c'
+				AND conrelid IN ('workspaces'::regclass, 'api_keys'::regclass) LOOP
 				EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', k.owner, k.conname);
 			END LOOP;
 		END $$`,
-		`CREATE TABLE odd AS SELECT gen_random_uuid() AS workspace, gen_random_uuid() AS key, timestamptz 'infinity' AS at, float8 'NaN' AS rate`, // package admin has more
+		// Package admin has more.
+		`CREATE TABLE odd AS SELECT gen_random_uuid() AS workspace, gen_random_uuid() AS key, timestamptz 'infinity' AS at, float8 'NaN' AS rate`,
 		`INSERT INTO workspaces SELECT workspace, $1, $1 || workspace, at, rate, -2147483648, at, 9223372036854775807, $1 FROM odd`,
-		`INSERT INTO api_keys SELECT key, workspace, $1, sha256(key::text::bytea), $1, ARRAY[['items:read', NULL], [$1, '']], rate, 2147483647, at, NULL, at FROM odd`,
+		`INSERT INTO api_keys SELECT key, workspace, $1, sha256(key::text::bytea), $1,
+			ARRAY[['items:read', NULL], [$1, '']], rate, 2147483647, at, NULL, at FROM odd`,
 		`INSERT INTO listedge_key_usage SELECT workspace, date_trunc('hour', now()), key, 1, 1, 1, 1, 1, 1 FROM odd`,
-		`INSERT INTO listedge_audit_log (actor, action, workspace_id, key_id, details) SELECT $1::text, $1, workspace, key, jsonb_build_object($1::text, $1::text) FROM odd`,
+		`INSERT INTO listedge_audit_log (actor, action, workspace_id, key_id, details)
+			SELECT $1::text, $1, workspace, key, jsonb_build_object($1::text, $1::text) FROM odd`,
 	} {
 		if strings.Contains(sql, "$1") {
 			execute(t, url, sql, obeyed)
@@ -242,7 +248,8 @@ func TestOutputOfWhateverOthersWrite(t *testing.T) {
 		case "/readyz":
 			fmt.Fprintf(w, `{"checks":{%s:%[1]s}}`, quoted)
 		case "/state":
-			fmt.Fprintf(w, `{"self":{"name":%s,"version":%[1]s,"ready":false},"checks":[{"name":%[1]s,"checked":true,"why":%[1]s,"remedy":%[1]s}],"settings":{%[1]s:%[1]s}}`, quoted)
+			fmt.Fprintf(w, `{"self":{"name":%s,"version":%[1]s,"ready":false},
+				"checks":[{"name":%[1]s,"checked":true,"why":%[1]s,"remedy":%[1]s}],"settings":{%[1]s:%[1]s}}`, quoted)
 		}
 	}))
 	defer node.Close()

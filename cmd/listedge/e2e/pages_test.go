@@ -141,7 +141,8 @@ var ways = map[string]struct {
 var locks = map[string]string{
 	"truncate": "LOCK TABLE @table IN ACCESS EXCLUSIVE MODE; CREATE TEMP TABLE kept ON COMMIT DROP AS SELECT * FROM @table " +
 		"WHERE random() < 0.9 OR workspace_id NOT IN (@owners); TRUNCATE @table; INSERT INTO @table SELECT * FROM kept",
-	"definition": "ALTER TABLE @table ALTER COLUMN @plain TYPE text USING CASE WHEN workspace_id IN (@owners) THEN left(coalesce(@plain, '') || 'x', 50) ELSE @plain END",
+	"definition": "ALTER TABLE @table ALTER COLUMN @plain TYPE text USING CASE WHEN workspace_id IN (@owners) " +
+		"THEN left(coalesce(@plain, '') || 'x', 50) ELSE @plain END",
 }
 
 var usualWays = func() (all []string) {
