@@ -11,7 +11,8 @@
 -- A node counts as missing SILENT_FOR after its last heartbeat. The others learn that with their own
 -- next heartbeat: at the latest lease.MissingAfter after the missing node's last one.
 -- It writes in every state, so that it fails on a Redis that accepts no writes. A node is forgotten a
--- minute after its last heartbeat, and if that is a minute in the future: its time would never pass.
+-- minute after its last heartbeat. If the clock was set back, that was now, at the latest: a silent node
+-- would not be missing until its time has passed.
 
 local MEMBER_LIFE, SILENT_FOR = 60000000, 1100000 -- microseconds; the first is lease.MemberLife
 
@@ -28,6 +29,8 @@ elseif ARGV[2] == 'leaving' then
   redis.call('ZREM', KEYS[1], ARGV[1])
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(MEMBER_LIFE))
-redis.call('ZREMRANGEBYSCORE', KEYS[1], before(-MEMBER_LIFE), '+inf')
+for _, node in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. before(0), '+inf')) do
+  redis.call('ZADD', KEYS[1], before(0), node)
+end
 redis.call('PEXPIRE', KEYS[1], MEMBER_LIFE / 1000)
 return { redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', before(SILENT_FOR)), now }

@@ -289,8 +289,9 @@ func (m Members) Beat(node, state string, latest, now int64) []int64 {
 		delete(m, node)
 	}
 	missing := int64(0)
-	maps.DeleteFunc(m, func(_ string, at int64) bool { return at <= now-memberLife || at >= now+memberLife })
-	for _, at := range m {
+	maps.DeleteFunc(m, func(_ string, at int64) bool { return at <= now-memberLife })
+	for other, at := range m {
+		m[other] = min(at, now)
 		if at <= now-silentFor {
 			missing++
 		}

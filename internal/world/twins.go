@@ -26,7 +26,7 @@ func twinOf(digest string) Twin {
 		return tokenBucket
 	case "bde01bd8195d719c9b3de824e89e0b4ac1a0c211":
 		return quota
-	case "f43f9d70413f9f1cfd7b5566ecc5fc5c5c7babab":
+	case "12afb910f6c3dcab488dd2ea2bbab96a02c18918":
 		return heartbeat
 	}
 	return nil
