@@ -21,8 +21,8 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// TestFreshnessUnderFaults runs the oracle with the faults in which the world relies most on how it simulates a server: commits that
-// become visible late, a log that names no rows, crashes. The soak plays all.
+// TestFreshnessUnderFaults runs the oracle with the faults that the world lacks, as ALTER TABLE, or in which it relies most on how
+// it simulates a server: commits that become visible late, a log that names no rows, crashes. The soak plays all.
 func TestFreshnessUnderFaults(t *testing.T) {
 	t.Parallel()
 	o := newOracle(t, uint64(time.Now().UnixNano()), startFleet(t, 3))
@@ -302,7 +302,7 @@ var faults = []fault{
 		o.fleet.setting(t, "synchronous_commit", "on")
 	}},
 	{name: "transactions of 2,000 rows", forms: []form{withManyRows(2_000), inPlace}, happens: func(t *testing.T, o *oracle) { o.judges(t, 2*during) }},
-	{name: "ALTER TABLE with a rewrite", happens: func(t *testing.T, o *oracle) {
+	{name: "ALTER TABLE with a rewrite", smoke: true, happens: func(t *testing.T, o *oracle) {
 		o.judges(t, before)
 		for _, sql := range []string{"ALTER TABLE items ALTER COLUMN unit TYPE varchar(100)",
 			"ALTER TABLE items ADD COLUMN IF NOT EXISTS filler int DEFAULT (random() * 1000)::int", "ALTER TABLE items ALTER COLUMN unit TYPE text"} {
