@@ -31,7 +31,7 @@ var touched, named = follower.Touched, follower.Named
 
 const all = follower.All
 
-const patience = 5 * time.Minute
+const patience = 2 * time.Minute
 
 var server = shared.Server
 

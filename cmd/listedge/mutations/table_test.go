@@ -256,13 +256,12 @@ var mutations = []struct {
 	{"cmd/listedge/e2e", []mutation{
 		{"a 304 for no-cache costs a token", "TestA304ForNoCacheCostsNothing",
 			without("edge: exchange.lookInMemory", " && !x.isConditional()")},
-		{"no epoch for a crash, and no reset", "TestFreshnessUnderFaults",
-			all(never("internal/changefeed: Subscription.apply", "e.Heartbeat != nil && s.synced && e.Heartbeat.StartedAt != s.startedAt"),
-				never("origin/follower: term.begin", "is.Instance != next.Instance"))},
 		{"a node that starts knows of no newer timeline", "TestAnOldPrimaryDoesNotReachNodesOnTheNewOne",
 			without("cmd/listedge/node: Node.openDatabase", ", Followed: n.followed")},
 	}},
 	{"origin/follower", []mutation{
+		{"no epoch for a crash", "TestServersThatFail",
+			never("origin/follower: term.begin", "is.Instance != next.Instance")},
 		{"a slot is temporary although its WAL is bounded", "TestTheKindOfSlot",
 			without("origin/follower: isTemporary", " && unlimited")},
 		{"a slot is persistent although its WAL is not bounded", "TestTheKindOfSlot",
