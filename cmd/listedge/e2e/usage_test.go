@@ -237,8 +237,8 @@ func TestANodeWithoutTheRightToWriteSaysSo(t *testing.T) {
 	execute(t, address, f.Remedy)
 	within(t, patience, "what was counted is written", func() bool { return usageOf(t, address, workspace).Totals.Requests == k.seen.Requests })
 	within(t, patience, "that is logged", func() bool { return strings.Contains(n.err.String(), again) })
-	if strings.Count(n.err.String(), broken) != 1 {
-		t.Error(n.err.String())
+	if log := n.err.String(); strings.Count(log, broken) > 1+strings.Count(log, again) { // more than once each way; a slow server may fail, too
+		t.Error(log)
 	}
 	expect(t, diagnose(t, exitFine, "--database-url", reader), "usage", doctor.OK, "")
 }
