@@ -50,6 +50,9 @@ func figures() (all []figure) {
 		return limits
 	}
 	add(1, 4, of(50, 100, 1, 1, 1, 100, 1./6, 60, 1./36, 100, .2, 20), (*scene).afterAFlood, "after a flood: refused of a client that obeys Retry-After")
+	// The last requests of a burst of 20 on three nodes may find the bucket empty while another node holds a token or two, which it leased when
+	// the bucket was half full. Over ten seeds 0.26 % are refused, and 0.57 % where a call takes 6 ms. Leases that are small below three quarters of
+	// the burst, not below the half, make that 0.19 and 0.24 %, and 0.8 calls a request instead of 0.5 where 16 nodes share a burst of 100.
 	for _, x := range []float64{1.02, 1.1, 1.2} {
 		add(1, 1, of(10, 20, 50, 100, 1, 100, 5, 40), func(s *scene) float64 { return s.regularBursts(x) }, "whole bursts, one in %g refills: refused, %%", x)
 		all[len(all)-1].each = x == 1.1
@@ -127,7 +130,7 @@ func figures() (all []figure) {
 		limit limiter.Policy
 		most  float64
 	}{{"80 % of the rate", steady(.8), rated(1000, 1000), .15}, {"ten times the rate", steady(10), rated(1000, 1000), .06},
-		{"80 % of the rate", steady(.8), rated(50, 100), .5}, {"a request in 5 s", steady(.004), rated(50, 100), 1.02}} {
+		{"80 % of the rate", steady(.8), rated(50, 100), .55}, {"a request in 5 s", steady(.004), rated(50, 100), 1.02}} {
 		add(1, k.most, []limiter.Policy{k.limit}, func(s *scene) float64 { return s.calls(k.shape) }, "%s: calls for each", k.what)
 	}
 	return all
