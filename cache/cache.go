@@ -145,11 +145,13 @@ func (c *Cache) enter() bool {
 // Hit returns the query's entry if it is fresh in memory, or cuts it from rows there. It does not keep the query, and allocates
 // nothing unless the page is another one than before. From time to time it stores the page in Redis as it is now.
 func (c *Cache) Hit(q *page.Query, now time.Time) (Result, bool) {
-	s, at, e := c.memory.get(q), c.clock.At(now), (*Entry)(nil)
-	if s == nil {
-		e = c.hold(q, nil, at)
-	} else {
-		e = c.fresh(s, at)
+	s, at := c.memory.get(q), c.clock.At(now)
+	var e, old *Entry
+	if s != nil {
+		e, old = c.fresh(s, at), s.entry.Load()
+	}
+	if e == nil && (old == nil || old.isPending()) { // fresh cuts nothing in place of one that may show more than the rows
+		e = c.hold(q, old, at)
 	}
 	if e == nil {
 		return Result{}, false

@@ -32,7 +32,7 @@ func (g game) repeat(t *testing.T) {
 				t.Fatalf("seed %d, line %d of %d:\n%s\n%s", seed, i, len(a), a[i], b[i])
 			}
 		}
-		if len(a) != len(b) || len(a) < 200 {
+		if len(a) != len(b) || len(a) < 100 {
 			t.Errorf("seed %d: %d and %d lines", seed, len(a), len(b))
 		}
 	}

@@ -330,7 +330,7 @@ var mutations = []struct {
 	}},
 	{"cache", []mutation{
 		{"rows are cut only once a request has paid", "TestPagesAreCutOutOfRows",
-			without("cache: Cache.Hit", "e = c.hold(q, nil, at)")},
+			without("cache: Cache.Hit", "e = c.hold(q, old, at)")},
 		{"a machine that sleeps does not age", "TestAfterASleep",
 			replaced("cache: Cache.Hit", "c.clock.At(now)", "c.clock.Of(now)")},
 		{"a read from before a sleep", "TestAfterASleep",
