@@ -112,7 +112,7 @@ func (e Event) String() string { return fmt.Sprintf("%d: %s", e.Step, e.Kind) }
 type Dice struct {
 	r       *rand.Rand
 	source  *rand.PCG
-	own     rand.PCG // of happens
+	own     rand.PCG // of Happens
 	seed    uint64
 	count   int           // the number of the step
 	asked   [kinds]uint64 // in the step, whether such an event happens
@@ -133,7 +133,7 @@ func NewDice(of *Play, now func() time.Time) *Dice {
 	d := &Dice{seed: of.Seed, source: rand.NewPCG(of.Seed, 0), now: now, began: now(), without: of.Without, had: of.Had, log: of.Log}
 	d.r = rand.New(d.source)
 	for k := range d.often {
-		d.often[k] = d.chance(4)
+		d.often[k] = d.Chance(4)
 	}
 	return d
 }
@@ -145,11 +145,12 @@ func (d *Dice) Cast() {
 	d.source.Seed(d.seed, uint64(d.count))
 }
 
-func (d *Dice) chance(oneIn int) bool { return d.r.IntN(oneIn) == 0 }
+// Chance is true once in so many times.
+func (d *Dice) Chance(oneIn int) bool { return d.r.IntN(oneIn) == 0 }
 
-// happens reports whether an event happens now, which does once in so many times. It does not depend on what else happens in
+// Happens reports whether an event happens now, which does once in so many times. It does not depend on what else happens in
 // the step.
-func (d *Dice) happens(k Kind, oneIn int) bool {
+func (d *Dice) Happens(k Kind, oneIn int) bool {
 	if oneIn >= rare && d.often[k] {
 		oneIn /= 10
 	}
@@ -170,7 +171,7 @@ func (d *Dice) happens(k Kind, oneIn int) bool {
 
 // in returns a time at most so many ticks from now, and at the time exactly as many.
 func (d *Dice) in(n int) time.Time {
-	return d.at(0).Add(time.Duration(d.r.Int64N(int64(ticks(n)) + 1)))
+	return d.now().Add(d.In(n))
 }
 
 func (d *Dice) at(n int) time.Time { return d.now().Add(ticks(n)) }
@@ -182,7 +183,8 @@ func (d *Dice) reached(t time.Time) bool { return !d.now().Before(t) }
 
 func (d *Dice) shuffle(n int, swap func(i, j int)) { d.r.Shuffle(n, swap) }
 
-func (d *Dice) trace(format string, of ...any) {
+// Tracef writes a line of the trace.
+func (d *Dice) Tracef(format string, of ...any) {
 	if d.log != nil {
 		fmt.Fprintf(d.log, "%6d %9.3f  %s\n", d.count, d.now().Sub(d.began).Seconds(), fmt.Sprintf(format, of...))
 	}
@@ -191,17 +193,8 @@ func (d *Dice) trace(format string, of ...any) {
 // Rand is cast anew for each step.
 func (d *Dice) Rand() *rand.Rand { return d.r }
 
-// Chance is true once in so many times.
-func (d *Dice) Chance(oneIn int) bool { return d.chance(oneIn) }
-
-// Happens reports whether an event happens now, which does once in so many times.
-func (d *Dice) Happens(k Kind, oneIn int) bool { return d.happens(k, oneIn) }
-
 // In returns a duration of at most so many ticks.
 func (d *Dice) In(n int) time.Duration { return time.Duration(d.r.Int64N(int64(ticks(n)) + 1)) }
-
-// Tracef writes a line of the trace.
-func (d *Dice) Tracef(format string, of ...any) { d.trace(format, of...) }
 
 // Traces reports whether somebody reads the trace.
 func (d *Dice) Traces() bool { return d.log != nil }

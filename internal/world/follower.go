@@ -74,7 +74,7 @@ func (c *changes) take(w *World) {
 	}
 	f.last = changefeed.Position{Term: f.term}
 	f.queue(changefeed.Entry{TermStart: &changefeed.TermStart{Previous: previous}})
-	w.trace("term %d of %s begins behind %s, from %d", f.term, f.epoch, previous, f.decoded)
+	w.Tracef("term %d of %s begins behind %s, from %d", f.term, f.epoch, previous, f.decoded)
 }
 
 // connect gives the follower a connection to the server that has the log.
@@ -122,7 +122,7 @@ func (c *changes) endFollower(w *World, f *follower) {
 	if c.slot == f {
 		c.slot = nil
 	}
-	if f.sent > 0 && !f.happened && w.chance(2) {
+	if f.sent > 0 && !f.happened && w.Chance(2) {
 		c.late = append(c.late, func() { f.publish(w) })
 	}
 }
@@ -137,7 +137,7 @@ func (c *changes) loseSlot(w *World) {
 	for _, x := range w.active {
 		c.unknown = append(c.unknown, x.xid)
 	}
-	w.trace("the slot is lost, at %d", w.flushed)
+	w.Tracef("the slot is lost, at %d", w.flushed)
 }
 
 func (f *follower) queue(e changefeed.Entry) {
@@ -147,10 +147,10 @@ func (f *follower) queue(e changefeed.Entry) {
 
 // follow is a few steps of a follower, which ends where the log refuses it.
 func (f *follower) follow(w *World) {
-	for !f.ended && w.reached(f.pausedTo) && w.reached(w.hangsTo) && !w.chance(4) {
-		if w.happens(followerPauses, 500) {
+	for !f.ended && w.reached(f.pausedTo) && w.reached(w.hangsTo) && !w.Chance(4) {
+		if w.Happens(followerPauses, 500) {
 			f.pausedTo = w.in(2 * boundTicks)
-			w.trace("the follower of term %d pauses", f.term)
+			w.Tracef("the follower of term %d pauses", f.term)
 		}
 		f.followOn(w)
 	}
@@ -176,10 +176,10 @@ func (f *follower) followOn(w *World) {
 	case f.run != w.Run: // its connection ends
 		w.changes.endFollower(w, f)
 		return
-	case f.server != c.server && w.chance(20):
+	case f.server != c.server && w.Chance(20):
 		f.connect(w)
 	}
-	for c.slot == f && f.decoded < w.flushed && !w.chance(3) {
+	for c.slot == f && f.decoded < w.flushed && !w.Chance(3) {
 		x := w.wal[f.decoded]
 		f.decoded++
 		f.unsettled = append(f.unsettled, x)
@@ -192,7 +192,7 @@ func (f *follower) followOn(w *World) {
 		f.sent = len(f.waiting) // a slot is not made before these are over
 		return
 	}
-	if f.last.N > 0 && w.chance(20) { // the server may have lost it
+	if f.last.N > 0 && w.Chance(20) { // the server may have lost it
 		f.name(w, "")
 		if f.ended {
 			return
@@ -211,7 +211,7 @@ func (f *follower) followOn(w *World) {
 	case f.pending != nil && f.decoded >= f.pending.LSN:
 		f.beat(w)
 	}
-	if w.chance(2) || f.pending == nil && !f.noted {
+	if w.Chance(2) || f.pending == nil && !f.noted {
 		f.sent = len(f.waiting)
 	}
 }
@@ -262,52 +262,52 @@ func (f *follower) beat(w *World) {
 // failOver makes another server the fleet's: a new one, or the mirror, with the sessions of those who read from it.
 func (c *changes) failOver(w *World) {
 	c.names++
-	if w.chance(2) {
+	if w.Chance(2) {
 		c.server = c.server.Fork(serverName(c.names), w.few())
 	} else {
 		c.server = c.mirror
 		c.server.Promote()
 		c.mirror = c.server.mirror(fmt.Sprint("mirror ", c.names))
 	}
-	w.trace("fail-over to %s", c.server.Name)
+	w.Tracef("fail-over to %s", c.server.Name)
 }
 
 // accidents are what may happen to followers and to Redis.
 func (c *changes) accidents(w *World) {
 	switch {
-	case c.slot != nil && w.happens(followerDies, 1500):
-		w.trace("the follower dies")
+	case c.slot != nil && w.Happens(followerDies, 1500):
+		w.Tracef("the follower dies")
 		c.endFollower(w, c.slot)
 		c.takenAt = w.in(2 * boundTicks)
-	case c.slot != nil && w.happens(followerIsOvertaken, 3000):
-		w.trace("the follower is overtaken")
+	case c.slot != nil && w.Happens(followerIsOvertaken, 3000):
+		w.Tracef("the follower is overtaken")
 		c.slot.pausedTo = w.in(2 * boundTicks)
 		c.slot, c.takenAt = nil, w.in(boundTicks)
-	case c.slot != nil && w.happens(slotIsLost, 4000):
+	case c.slot != nil && w.Happens(slotIsLost, 4000):
 		c.loseSlot(w)
-	case c.slot != nil && (w.happens(followsAnotherList, 4000) || c.another && w.chance(300)):
+	case c.slot != nil && (w.Happens(followsAnotherList, 4000) || c.another && w.Chance(300)):
 		c.endFollower(w, c.slot)
 		c.another, c.takenAt = !c.another, w.in(boundTicks/2)
-		w.trace("the next follower lacks the list: %t", c.another)
-	case c.slot != nil && w.happens(trimmed, 300): // perhaps under a node that is behind
+		w.Tracef("the next follower lacks the list: %t", c.another)
+	case c.slot != nil && w.Happens(trimmed, 300): // perhaps under a node that is behind
 		n, kept := c.server.Trim(w.followed.LogPrefix()+"log:"+c.slot.epoch, func(of int) int { return w.r.IntN(of + 1) })
-		w.trace("%s trims %d entries and keeps %d", c.server.Name, n, kept)
-	case w.happens(redisLosesAll, 2500):
+		w.Tracef("%s trims %d entries and keeps %d", c.server.Name, n, kept)
+	case w.Happens(redisLosesAll, 2500):
 		c.lose(w)
-	case w.happens(redisFailsOver, 2500):
+	case w.Happens(redisFailsOver, 2500):
 		c.failOver(w)
 		for _, f := range c.followers {
-			if w.chance(4) { // else it finds the new master later
+			if w.Chance(4) { // else it finds the new master later
 				c.endFollower(w, f)
 			}
 		}
-	case w.happens(mirrorLags, 5):
+	case w.Happens(mirrorLags, 5):
 		c.mirror.Follow(c.server, w.few())
-	case w.happens(dumps, 500):
+	case w.Happens(dumps, 500):
 		c.dump = c.server.Fork("dump", 0)
 	}
 	for i := len(c.late) - 1; i >= 0; i-- {
-		if w.chance(3) {
+		if w.Chance(3) {
 			c.late[i]()
 			c.late = slices.Delete(c.late, i, i+1)
 		}
@@ -316,13 +316,13 @@ func (c *changes) accidents(w *World) {
 
 // lose takes all keys of Redis away. It may also be that it begins again with an old dump: then it is another run.
 func (c *changes) lose(w *World) {
-	if c.dump == nil || w.chance(2) {
-		w.trace("%s loses all", c.server.Name)
+	if c.dump == nil || w.Chance(2) {
+		w.Tracef("%s loses all", c.server.Name)
 		c.server.Lose(nil)
 		return
 	}
 	c.names++
 	c.server = c.dump.Fork(serverName(c.names), 0)
 	c.mirror = c.server.mirror(fmt.Sprint("mirror ", c.names))
-	w.trace("%s begins with an old dump", c.server.Name)
+	w.Tracef("%s begins with an old dump", c.server.Name)
 }

@@ -71,7 +71,7 @@ func (p *Postgres) newRecord(at slot, before *Record) *Record {
 	p.versions++
 	r := &Record{Version: p.versions, Workspace: d.r.IntN(Workspaces)}
 	switch {
-	case before != nil && (at.tenant == ofWorkspaces || !d.chance(12)):
+	case before != nil && (at.tenant == ofWorkspaces || !d.Chance(12)):
 		r.ID = before.ID
 	default:
 		r.ID = fmt.Sprintf("00000000-0000-4000-8000-%012x", p.versions)
@@ -79,7 +79,7 @@ func (p *Postgres) newRecord(at slot, before *Record) *Record {
 	switch k := d.r.IntN(12); {
 	case k < 3:
 		r.EndsAt = d.now()
-	case k < 5 && d.happens(schedules, 1):
+	case k < 5 && d.Happens(schedules, 1):
 		r.EndsAt = d.in(20 * boundTicks)
 	}
 	return r
@@ -90,17 +90,17 @@ func (p *Postgres) changeAccounts(x *transaction) {
 	d := p.dice
 	for range 1 + d.r.IntN(2) {
 		at := slot{ofKeys, d.r.IntN(Keys)}
-		if d.chance(4) {
+		if d.Chance(4) {
 			at = slot{ofWorkspaces, d.r.IntN(Workspaces)}
 		}
 		before := p.logged().get(at)
 		var to *Record
-		if at.tenant == ofWorkspaces || before == nil || !d.chance(6) {
+		if at.tenant == ofWorkspaces || before == nil || !d.Chance(6) {
 			to = p.newRecord(at, before)
 		}
 		p.write(x, write{slot: at, record: to})
 	}
-	x.allKeys = d.happens(unnamed, 12)
+	x.allKeys = d.Happens(unnamed, 12)
 }
 
 // touched says which rows of keys and workspaces the transaction changed.

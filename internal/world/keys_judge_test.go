@@ -196,13 +196,9 @@ func (w *run) lacked(u *use) bool {
 			return true
 		}
 	}
-	for i := len(w.Moments) - 1; i >= 0; i-- {
-		m := &w.Moments[i]
+	for m := range w.Since(from) {
 		if !m.From.After(u.ended) && (m.Keys[u.n] == nil || imported >= 0 && !m.Imported[imported]) {
 			return true
-		}
-		if !m.From.After(from) {
-			break
 		}
 	}
 	w.mu.Lock()

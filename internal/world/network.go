@@ -132,18 +132,18 @@ func (n *Network) Deliver() {
 // a message twice: what is cut is repeated by its sender alone, and may have been executed.
 func (n *Network) Draw(m *Message, on *Road) {
 	d := n.dice
-	if d.chance(2) {
+	if d.Chance(2) {
 		m.There = d.In(on.there)
 	}
 	m.Back = d.In(on.back)
 	switch {
-	case !d.happens(on.slow, on.slowOneIn):
-	case d.chance(2):
+	case !d.Happens(on.slow, on.slowOneIn):
+	case d.Chance(2):
 		m.There += d.In(on.late)
 	default:
 		m.Back += d.In(on.late)
 	}
-	if d.happens(on.cuts, on.cutsOneIn) {
+	if d.Happens(on.cuts, on.cutsOneIn) {
 		m.Fate = CutBefore + Fate(d.r.IntN(2))
 	}
 }

@@ -94,7 +94,7 @@ func (w *run) newPages(n *node) *nodePages {
 		p.room.Bytes, p.room.GoneBytes = []int{100, 700}[r.IntN(2)], []int{10, 40, 80}[r.IntN(3)]
 	}
 	var err error
-	p.Cache, err = cache.New(cache.Options{Origin: p, Memory: 32 << 20, Rows: budget, Room: p.room, Redis: n.redis.Client, Followed: n.followed,
+	p.Cache, err = cache.New(cache.Options{Origin: p, Memory: 1 << 20, Rows: budget, Room: p.room, Redis: n.redis.Client, Followed: n.followed,
 		TTL: pageTTL, Bound: world.Bound, MaxStale: maxStale, FillTimeout: time.Second, Clock: n.machine.Clock, CommitApplied: func(time.Duration) {},
 		Hurry:      n.log.Hurry,
 		Mismatched: func(m cache.Mismatch) { w.breaks(noMismatch, "%s of %s", m.Kind, m.Table.Tenant) }})

@@ -2,6 +2,7 @@ package world
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -123,15 +124,15 @@ func (p *Postgres) state() *State { return &p.Moments[len(p.Moments)-1].State }
 // step lets transactions go on.
 func (p *Postgres) step() {
 	d := p.dice
-	if d.happens(begins, 6) && len(p.active) < 6 {
+	if d.Happens(begins, 6) && len(p.active) < 6 {
 		p.begin()
 	}
 	d.shuffle(len(p.active), func(i, j int) { p.active[i], p.active[j] = p.active[j], p.active[i] })
 	p.active = slices.DeleteFunc(p.active, func(x *transaction) bool {
 		if x.lsn == 0 && d.reached(x.commitAt) {
-			if d.happens(rollsBack, 10) {
+			if d.Happens(rollsBack, 10) {
 				p.end(x)
-				d.trace("xid %d rolls back", x.xid)
+				d.Tracef("xid %d rolls back", x.xid)
 				return true
 			}
 			p.commit(x)
@@ -148,16 +149,16 @@ func (p *Postgres) step() {
 	if d.reached(p.replaysAt) && p.Replayed < p.flushed {
 		p.Replayed += 1 + d.r.Uint64N(p.flushed-p.Replayed)
 		p.replaysAt = d.in(4)
-		if d.happens(standbyLags, 50) {
+		if d.Happens(standbyLags, 50) {
 			p.replaysAt = d.in(10 * boundTicks)
 		}
 	}
 	switch {
-	case d.happens(crash, p.crashes()):
+	case d.Happens(crash, p.crashes()):
 		p.restart(p.flushed, p.Timeline)
-	case d.happens(promotion, 5000):
+	case d.Happens(promotion, 5000):
 		p.Old = &OldPrimary{Moment: Moment{d.now(), *p.state()}, Server: p.Server(), snapshot: p.snapshot()}
-		if d.happens(livesOn, 2) {
+		if d.Happens(livesOn, 2) {
 			p.Old.until = d.in(4 * boundTicks)
 		}
 		p.olds = append(p.olds, p.Old)
@@ -176,10 +177,10 @@ func (p *Postgres) crashes() (oneIn int) {
 // begin begins a transaction that changes rows of those that are not locked.
 func (p *Postgres) begin() {
 	d := p.dice
-	x := &transaction{xid: p.nextXID, async: d.chance(3), commitAt: d.in(20)}
+	x := &transaction{xid: p.nextXID, async: d.Chance(3), commitAt: d.in(20)}
 	p.nextXID++
 	n := 1 + d.r.IntN(2)
-	if d.chance(12) {
+	if d.Chance(12) {
 		n = Rows
 	}
 	for range n {
@@ -187,21 +188,21 @@ func (p *Postgres) begin() {
 		to := p.newVersion(at)
 		other := slot{len(p.Tenants) - 1 - at.tenant, at.row}
 		switch {
-		case d.chance(5):
+		case d.Chance(5):
 			to = nil
-		case other != at && d.chance(10) && p.locks[at] == nil && p.locks[other] == nil: // it moves to another tenant
+		case other != at && d.Chance(10) && p.locks[at] == nil && p.locks[other] == nil: // it moves to another tenant
 			p.write(x, write{slot: other, to: to})
 			to = nil
 		}
 		p.write(x, write{slot: at, to: to})
 	}
 	switch k := d.r.IntN(24); {
-	case k < 2 && d.happens(unnamed, 1):
+	case k < 2 && d.Happens(unnamed, 1):
 		x.says = sayNoText + says(d.r.IntN(4))
 	case k < 13:
 		x.says = sayChanged
 	}
-	if d.happens(truncates, 60) {
+	if d.Happens(truncates, 60) {
 		x.says = sayList
 		for t := range p.Tenants {
 			for row := range Rows {
@@ -209,18 +210,18 @@ func (p *Postgres) begin() {
 			}
 		}
 	}
-	if d.happens(changesKeys, 3) {
+	if d.Happens(changesKeys, 3) {
 		p.changeAccounts(x)
 	}
-	if d.happens(staysOpen, 60) {
-		x.commitAt, x.prepared = d.at(4*boundTicks), d.chance(2)
+	if d.Happens(staysOpen, 60) {
+		x.commitAt, x.prepared = d.at(4*boundTicks), d.Chance(2)
 	}
 	x.showAt = x.commitAt.Add(ticks(d.r.IntN(10)))
-	if !x.async && d.happens(waitsForStandby, 6) {
+	if !x.async && d.Happens(waitsForStandby, 6) {
 		x.showAt = x.commitAt.Add(ticks(d.r.IntN(4 * boundTicks)))
 	}
 	p.active = append(p.active, x)
-	d.trace("xid %d begins with %d rows, and commits in %s", x.xid, len(x.writes), x.commitAt.Sub(d.now()))
+	d.Tracef("xid %d begins with %d rows, and commits in %s", x.xid, len(x.writes), x.commitAt.Sub(d.now()))
 }
 
 // endAll lets all transactions end.
@@ -258,9 +259,9 @@ func (p *Postgres) newVersion(at slot) *Version {
 	d := p.dice
 	p.versions++
 	v := Values{Row: at.row, At: d.r.IntN(4), Name: []string{"a", "b", "b red", "c red"}[d.r.IntN(4)], Version: p.versions,
-		Note: []string{"p", "q"}[d.r.IntN(2)], Marked: d.chance(2)}
+		Note: []string{"p", "q"}[d.r.IntN(2)], Marked: d.Chance(2)}
 	before := p.logged().Rows[at.tenant][at.row]
-	if before != nil && d.chance(2) {
+	if before != nil && d.Chance(2) {
 		v.Name = before.Name
 	}
 	return p.version(v)
@@ -311,7 +312,7 @@ func (p *Postgres) commit(x *transaction) {
 	}
 	p.wal, p.walStates = append(p.wal, x), append(p.walStates, next)
 	p.replays = append(p.replays, Moment{p.dice.now(), next})
-	p.dice.trace("wal %d: xid %d, %d rows, says %d", x.lsn, x.xid, len(x.writes), x.says)
+	p.dice.Tracef("wal %d: xid %d, %d rows, says %d", x.lsn, x.xid, len(x.writes), x.says)
 }
 
 // show makes a transaction visible.
@@ -329,10 +330,10 @@ func (p *Postgres) show(x *transaction) {
 	x.visible = true
 	p.end(x)
 	p.become(next)
-	p.dice.trace("visible: xid %d, wal %d", x.xid, x.lsn)
+	p.dice.Tracef("visible: xid %d, wal %d", x.xid, x.lsn)
 	for _, w := range x.writes {
 		if w.tenant < 0 {
-			p.dice.trace("row %d of table %d is %s", w.row, w.tenant, w.record)
+			p.dice.Tracef("row %d of table %d is %s", w.row, w.tenant, w.record)
 		}
 	}
 }
@@ -367,7 +368,7 @@ func (p *Postgres) restart(keep uint64, timeline int) {
 	p.flushed, p.Replayed = keep, min(p.Replayed, keep)
 	p.begins(timeline)
 	p.become(*p.logged())
-	p.dice.trace("the primary begins run %s on timeline %d at %d", p.Run, timeline, keep)
+	p.dice.Tracef("the primary begins run %s on timeline %d at %d", p.Run, timeline, keep)
 }
 
 // snapshot is pg_current_snapshot().
@@ -447,19 +448,27 @@ func readOf(rows []*Version, more bool) page.Read {
 	return read
 }
 
+// Since are the moments back to the one that was then.
+func (p *Postgres) Since(from time.Time) iter.Seq[*Moment] {
+	return func(yield func(*Moment) bool) {
+		for i := len(p.Moments) - 1; i >= 0; i-- {
+			m := &p.Moments[i]
+			if !yield(m) || !m.From.After(from) {
+				return
+			}
+		}
+	}
+}
+
 // Was reports whether the query's page had these rows and no others at a moment from then on. ahead: or on the standby, with
 // all that was visible then and that no promotion has lost since.
 func (p *Postgres) Was(q *page.Query, texts []string, more bool, from time.Time, ahead bool) bool {
 	same := func(s *State) bool { return p.same(q, s, texts, more) }
 	lsn := p.state().LSN
-	for i := len(p.Moments) - 1; i >= 0; i-- {
-		m := &p.Moments[i]
+	for m := range p.Since(from) {
 		lsn = min(lsn, m.LSN)
 		if same(&m.State) {
 			return true
-		}
-		if !m.From.After(from) {
-			break
 		}
 	}
 	return ahead && slices.ContainsFunc(p.replays, func(m Moment) bool { return m.LSN >= lsn && same(&m.State) })
@@ -473,13 +482,9 @@ func (p *Postgres) same(q *page.Query, s *State, texts []string, more bool) bool
 
 // Lived reports whether a row was the same version, and of the query's list, all the time from then on.
 func (p *Postgres) Lived(q *page.Query, v *Version, from time.Time) bool {
-	t := p.tenant(q.Tenant)
-	for i := len(p.Moments) - 1; i >= 0; i-- {
-		if p.Moments[i].Rows[t][v.Values.Row] != v {
+	for m := range p.Since(from) {
+		if m.Rows[p.tenant(q.Tenant)][v.Values.Row] != v {
 			return false
-		}
-		if !p.Moments[i].From.After(from) {
-			break
 		}
 	}
 	return has(q, v)
@@ -487,17 +492,13 @@ func (p *Postgres) Lived(q *page.Query, v *Version, from time.Time) bool {
 
 // Versions returns what the query's list has had of a row from a moment on: its versions; nil = it did not have the row.
 func (p *Postgres) Versions(q *page.Query, row int, from time.Time) (all []*Version) {
-	t := p.tenant(q.Tenant)
-	for i := len(p.Moments) - 1; i >= 0; i-- {
-		v := p.Moments[i].Rows[t][row]
+	for m := range p.Since(from) {
+		v := m.Rows[p.tenant(q.Tenant)][row]
 		if !has(q, v) {
 			v = nil
 		}
 		if !slices.Contains(all, v) {
 			all = append(all, v)
-		}
-		if !p.Moments[i].From.After(from) {
-			break
 		}
 	}
 	return all

@@ -309,7 +309,6 @@ const (
 	noScript   = RedisError("NOSCRIPT No matching script. Please use EVAL.")
 	syntax     = RedisError("ERR syntax error")
 	notInteger = RedisError("ERR value is not an integer or out of range")
-	notFloat   = RedisError("ERR min or max is not a float")
 	badID      = RedisError("ERR Invalid stream ID specified as stream command argument")
 	notAboveID = RedisError("ERR The ID specified in XADD is equal or smaller than the target stream top item")
 	zeroID     = RedisError("ERR The ID specified in XADD must be greater than 0-0")
@@ -320,8 +319,7 @@ const (
 var least = map[string]int{"ping": 1, "time": 1, "info": 1, "keys": 2, "flushall": -1, "script": 2, "eval": 3, "evalsha": 3,
 	"get": 2, "getrange": 4, "set": -3, "del": -2, "exists": 2, "type": 2, "pttl": 2, "ttl": 2, "pexpire": -3, "expire": -3,
 	"xadd": -5, "xread": 4, "xrange": 4, "xlen": 2, "xinfo": 3, "xtrim": -4,
-	"hset": -4, "hget": 3, "hmget": 3, "hgetall": 2, "hdel": -3,
-	"zadd": -4, "zcard": 2, "zcount": 4, "zrem": -3, "zremrangebyscore": -4, "sadd": -3}
+	"hset": -4, "hget": 3, "hmget": 3, "hgetall": 2, "hdel": -3, "sadd": -3}
 
 // Tx is a command or a script that is executed, all at once.
 type Tx struct {
@@ -399,8 +397,6 @@ func (t *Tx) run(name string, args []string) (is any, err error) {
 		return ofString(t, name, args)
 	case "xadd", "xread", "xrange", "xlen", "xinfo", "xtrim":
 		return ofStream(t, name, args)
-	case "zadd", "zcard", "zcount", "zrem", "zremrangebyscore":
-		return ofSorted(t, name, args)
 	case "sadd":
 		return sadd(t, args)
 	}

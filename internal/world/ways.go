@@ -118,9 +118,9 @@ func (s *sent) decide(m *Message) {
 		return
 	}
 	a.ways.Draw(m, &toRedis)
-	if s.reads() && d.happens(nodePauses, 100) {
+	if s.reads() && d.Happens(nodePauses, 100) {
 		m.Back += d.In(boundTicks)
-		d.trace("the reader of %s pauses", a.name)
+		d.Tracef("the reader of %s pauses", a.name)
 	}
 }
 
@@ -152,7 +152,7 @@ func (s *sent) execute(m *Message) (again time.Duration) {
 			m.Back = s.access.deafTo.Sub(d.now())
 		}
 	} else if d.Traces() {
-		d.trace("%s asks %s: %s", s.access.name, s.server.Name, s.inShort())
+		d.Tracef("%s asks %s: %s", s.access.name, s.server.Name, s.inShort())
 	}
 	return 0
 }
@@ -200,27 +200,27 @@ func (w *ways) damage(s *sent) {
 		return
 	}
 	for _, e := range streams[0].([]any)[1].([]any) {
-		if w.dice.happens(entryIsDamaged, 500) {
+		if w.dice.Happens(entryIsDamaged, 500) {
 			e.([]any)[1].([]any)[1] = "damaged"
-			w.dice.trace("entry %s is damaged for %s", e.([]any)[0], s.access.name)
+			w.dice.Tracef("entry %s is damaged for %s", e.([]any)[0], s.access.name)
 		}
 	}
 }
 
 // move lets nodes lose their connections, and find another server, which may be the mirror. Or all of Redis hangs for a while.
 func (w *ways) move() {
-	if w.dice.happens(Hangs, 2000) {
+	if w.dice.Happens(Hangs, 2000) {
 		w.hangsTo = w.dice.in(2 * boundTicks)
-		w.dice.trace("Redis hangs for %s", w.hangsTo.Sub(w.dice.now()))
+		w.dice.Tracef("Redis hangs for %s", w.hangsTo.Sub(w.dice.now()))
 	}
 	for _, a := range w.accesses {
-		if w.dice.happens(sessionEnds, 200) || a.server != w.changes.server && w.dice.chance(15) {
+		if w.dice.Happens(sessionEnds, 200) || a.server != w.changes.server && w.dice.Chance(15) {
 			to := w.changes.server
-			if w.dice.happens(readsMirror, 5) {
+			if w.dice.Happens(readsMirror, 5) {
 				to = w.changes.mirror
 			}
 			a.lead(to)
-			w.dice.trace("%s reads from %s", a.name, to.Name)
+			w.dice.Tracef("%s reads from %s", a.name, to.Name)
 		}
 	}
 }

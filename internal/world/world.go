@@ -53,7 +53,7 @@ func New(of *Play) *World {
 	w.Dice = NewDice(of, func() time.Time { return time.Now().Add(time.Duration(w.slept.Load())) })
 	w.Cast()
 	w.Postgres = newPostgres(Shapes[of.Seed%uint64(len(Shapes))], w.Dice)
-	w.Standby = w.chance(2)
+	w.Standby = w.Chance(2)
 	w.ctx, w.followed, w.lists = context.Background(), &fleet.Followed{}, &list.Set{Lists: []*list.List{w.List}}
 	w.followed.SetServer(w.Server())
 	w.ways.Network, w.ways.changes = NewNetwork(w.Dice), &w.changes
@@ -97,7 +97,7 @@ func (w *World) Calm() {
 	for _, f := range c.followers {
 		f.pausedTo = time.Time{}
 	}
-	w.trace("nothing happens any more")
+	w.Tracef("nothing happens any more")
 }
 
 // Trim leaves few entries in the log.
@@ -113,7 +113,7 @@ func (w *World) Sleep(d time.Duration) {
 	w.step()
 	w.slept.Add(int64(d - d/8))
 	w.awake = w.now().Add(time.Second)
-	w.trace("the machines slept for %s", d)
+	w.Tracef("the machines slept for %s", d)
 }
 
 // Log is the log of changes as a node uses it. A read returns few entries, so that some are cut.
