@@ -14,14 +14,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/list"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/apikey"
 	"listedge/origin/audit"
-	"listedge/origin/follower"
 	"listedge/origin/postgres"
 )
 
@@ -402,26 +400,6 @@ func TestMigrationsAreInTheAuditLog(t *testing.T) {
 	if e := newest(t, c); count(t, c, "listedge_audit_log") != 4 || e.Actor != "Ann" || fmt.Sprint(e.Details) != "map[did:mended the publication]" {
 		t.Errorf("%+v", e)
 	}
-}
-
-// holdSlot makes the slot active, as a follower does.
-func holdSlot(t *testing.T, url string) {
-	t.Helper()
-	slot, _, err := follower.CreateSlot(t.Context(), url, "", list.BuiltIn())
-	must(err)
-	config := must1(pgx.ParseConfig(url))
-	config.RuntimeParams["replication"] = "database"
-	conn := must1(pgx.ConnectConfig(t.Context(), config))
-	t.Cleanup(func() { _ = conn.PgConn().Conn().Close() }) // it only streams
-	reader := conn.PgConn()
-	go func() {
-		_, _ = reader.Exec(context.Background(), "START_REPLICATION SLOT "+slot+" LOGICAL 0/0 (proto_version '1', publication_names 'listedge')").ReadAll()
-	}()
-	watch := connect(t, url)
-	eventually(t, "the slot is active", func() (active bool) {
-		must(watch.QueryRow(t.Context(), "SELECT active FROM pg_replication_slots WHERE slot_name = $1", slot).Scan(&active))
-		return active
-	})
 }
 
 // A change and its row are a transaction, which a pooler may or may not know.
