@@ -418,7 +418,7 @@ func (s *shard) heartbeat(state string) {
 		s.answeredAt.Store(now)
 		s.ahead = c.answer[2] - sent
 		s.link.Record(now - sent) // so that the duration of a round trip is known before the first request
-		if state == present { // otherwise Redis may not count this node
+		if state == present {     // otherwise Redis may not count this node
 			copy(s.counts[1:], s.counts[:])
 			s.counts[0] = 1
 		}
