@@ -145,8 +145,7 @@ func (c *Cache) enter() bool {
 // Hit returns the query's entry if it is fresh in memory, or cuts it from rows there. It does not keep the query, and allocates
 // nothing unless the page is another one than before. From time to time it stores the page in Redis as it is now.
 func (c *Cache) Hit(q *page.Query, now time.Time) (Result, bool) {
-	s, at := c.memory.get(q), c.clock.At(now)
-	var e, old *Entry
+	s, at, e, old := c.memory.get(q), c.clock.At(now), (*Entry)(nil), (*Entry)(nil)
 	if s != nil {
 		e, old = c.fresh(s, at), s.entry.Load()
 	}
@@ -197,9 +196,8 @@ func (c *Cache) hold(q *page.Query, old *Entry, now time.Duration) *Entry {
 	return e
 }
 
-// cut makes the page's entry out of the replica, or returns old if that shows the same rows.
-// It returns nil if the replica does not have all of them, or while nothing is proven. It
-// allocates nothing if it returns old.
+// cut makes the page's entry out of the replica, or returns old if that shows the same rows. It returns nil if the replica does
+// not have all of them, or while nothing is proven. It allocates nothing if it returns old.
 func (c *Cache) cut(q *page.Query, of replica.Key, old *Entry, now time.Duration) *Entry {
 	if !c.followed.trusted(now) {
 		return nil
