@@ -145,7 +145,8 @@ func (c *Cache) enter() bool {
 // Hit returns the query's entry if it is fresh in memory, or cuts it from rows there. It does not keep the query, and allocates
 // nothing unless the page is another one than before. From time to time it stores the page in Redis as it is now.
 func (c *Cache) Hit(q *page.Query, now time.Time) (Result, bool) {
-	s, at, e, old := c.memory.get(q), c.clock.At(now), (*Entry)(nil), (*Entry)(nil)
+	s, at := c.memory.get(q), c.clock.At(now)
+	var e, old *Entry
 	if s != nil {
 		e, old = c.fresh(s, at), s.entry.Load()
 	}
@@ -570,8 +571,7 @@ func (c *Cache) PrimaryStart() string {
 	return c.followed.known.Load().last.StartedAt // loaded after Mode, so never older than the proof that Mode saw
 }
 
-// ProofAge returns the time since the moment of the last proof: all changes before it are
-// applied.
+// ProofAge returns the time since the moment of the last proof: all changes before it are applied.
 func (c *Cache) ProofAge() time.Duration {
 	return c.clock.Now() - time.Duration(c.followed.proof.Load())
 }

@@ -173,6 +173,7 @@ func RedisCommands(own string) [][]any {
 		{"zcard", nodes},
 		{"zcount", nodes, 1, "+inf"},
 		{"zrem", nodes, "y"},
+		{"zrangebyscore", nodes, 1, "+inf"},
 		{"zremrangebyscore", nodes, "-inf", 1},
 		{"del", bucket},
 		{"eval", quotaText, 1, bucket, 1, 1, 1, 0, 0, 0, 1, 1, 1000},

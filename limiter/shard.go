@@ -418,11 +418,11 @@ func (s *shard) heartbeat(state string) {
 		s.answeredAt.Store(now)
 		s.ahead = c.answer[2] - sent
 		s.link.Record(now - sent) // so that the duration of a round trip is known before the first request
-		if state == present {     // otherwise Redis may not count this node
+		if state == present {
 			copy(s.counts[1:], s.counts[:])
 			s.counts[0] = 1
 		}
-		s.counts[0], s.missing = max(s.counts[0], c.answer[0]), c.answer[1]
+		s.counts[0], s.missing = max(s.counts[0], c.answer[0]), c.answer[1] // in another state Redis may not count this node
 	}
 	s.publish()
 	s.mu.Lock()

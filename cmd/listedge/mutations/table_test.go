@@ -202,7 +202,7 @@ var mutations = []struct {
 		{"an empty Redis makes the fleet one node", "TestNodesAreRememberedThroughAnEmptyRedis",
 			replaced("limiter: shard.publish", ".counts[:]),", ".counts[:1]),")},
 		{"a node with debts goes by nodes without debts", "TestANodeWithDebtsRemembersItsFleet",
-			replaced("limiter: shard.heartbeat", "if state == present {     // otherwise", "{     // otherwise")},
+			replaced("limiter: shard.heartbeat", "if state == present {\n\t\t\tcopy", "{\n\t\t\tcopy")},
 		{"a new node withholds a part of what missing nodes use", "TestANewNodeWithholdsThePartOfMissingNodes",
 			replaced("limiter: shard.publish", "(s.missing*f.Nodes + known - 1) / known", "s.missing")},
 		{"nodes that are gone are counted", "TestHeartbeats",
