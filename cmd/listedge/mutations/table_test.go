@@ -399,6 +399,8 @@ var mutations = []struct {
 			always("edge: exchange.has", "matchesETag(x.headers.noneMatch, page.ETag[:])")},
 		{"answers: a page that the client has costs a token", "TestWorld",
 			replaced("edge: exchange.lookInMemory", "return found, free, early", "return found, oneToken, early")},
+		{"answers: a request pays for rows that have its page beside a pending one", "TestWorld",
+			without("cache: Cache.Hit", " || old.isPending()")},
 		{"answers: a page that is not limited", "TestWorld",
 			replaced("edge: exchange.lookInMemory", "return found, oneToken, nil\n}", "return found, free, nil\n}")},
 		{"answers: a workspace that is suspended gets pages", "TestWorld",
