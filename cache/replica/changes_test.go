@@ -129,20 +129,28 @@ func TestACheckpointSaysWhatHasNotChanged(t *testing.T) {
 		r.Apply(b)
 		return r
 	}
-	changes := func(r *replica.Replica, n uint64, of changefeed.Touched) {
-		r.Apply(settled(n, &changefeed.Change{XID: n, LSN: n, Touched: []changefeed.Touched{of}}))
+	changes := func(r *replica.Replica, n uint64, of changefeed.Touched, c *changefeed.Checkpoint) {
+		b := settled(n, &changefeed.Change{XID: n, LSN: n, Touched: []changefeed.Touched{of}})
+		b.Checkpoint = c
+		r.Apply(b)
 	}
 	early, late, never := tableOfTenant(1), tableOfTenant(2), tableOfTenant(3)
 	first := started(1, nil)
-	changes(first, 5, touched(early, 1))
-	changes(first, 20, touched(late, 1))
+	changes(first, 5, touched(early, 1), nil)
+	changes(first, 20, touched(late, 1), nil)
 	c := first.Checkpoint()
+	foreign := *c
+	foreign.Epoch = "another"
 	if replica.New(replica.Budgets{}).Checkpoint() != nil {
 		t.Error("a checkpoint without a state")
 	}
 
 	second := started(15, c)
 	second.Apply(settled(30))
+	after := started(15, nil) // it reads the checkpoint later
+	changes(after, 18, changefeed.AllRowsOf(listtest.Items), nil)
+	changes(after, 20, touched(late, 1), nil)
+	changes(after, 25, touched(early, 1), c)
 
 	for _, is := range []struct {
 		name   string
@@ -156,9 +164,20 @@ func TestACheckpointSaysWhatHasNotChanged(t *testing.T) {
 		{"no change since", second, early, 5, replica.Complete, 0},
 		{"a change since", second, early, 4, replica.NotJoined, 0},
 		{"a change in its part of the log", second, late, 14, replica.NotJoined, 0},
+		{"before the checkpoint's beginning", second, never, 0, replica.NotJoined, 0},
+		{"a gap", started(21, c), never, 1, replica.NotJoined, 0},
+		{"no gap", started(20, c), never, 1, replica.Complete, 0},
+		{"another epoch", started(15, &foreign), never, 1, replica.NotJoined, 0},
 		{"a list that it does not cover", started(16, c), changefeed.Table{List: listtest.Contacts, Tenant: "a"}, 15, replica.NotJoined, 0},
 		{"the same, later", started(16, c), changefeed.Table{List: listtest.Contacts, Tenant: "a"}, 16, replica.Complete, 0},
 		{"a list that it covers beside it", started(16, c), never, 1, replica.Complete, 0},
+		{"of a node that had one", started(28, second.Checkpoint()), early, 5, replica.Complete, 0},
+		{"the same, a change since", started(28, second.Checkpoint()), early, 4, replica.NotJoined, 0},
+		{"read later", after, never, 1, replica.Complete, 0},
+		{"read later than a change of its part", after, late, 18, replica.Complete, 1},
+		{"the same, of before", after, late, 17, replica.Unnamed, 0},
+		{"read with a change", after, early, 24, replica.Complete, 1},
+		{"the same, since", after, early, 25, replica.Complete, 0},
 	} {
 		got := is.node.Changes(is.of, changefeed.EndOf(changefeed.Position{Term: 1, N: is.behind}), math.MaxInt)
 		if got.Lack != is.lack || len(got.Rows) != is.rows {

@@ -614,8 +614,6 @@ var mutations = []struct {
 			replaced("cache: Tracked.take", "if len(p.Gone) == most.Gone ||", "if len(p.Gone) == most.Gone {\ncontinue\n}\nif")},
 		{"tracking: a checkpoint need not reach what was read of the log", "TestWorld",
 			without("cache/replica: lasts.restore", " || c.At.Compare(l.first) < 0")},
-		{"tracking: a checkpoint of another epoch is taken", "TestWorld",
-			without("cache/replica: lasts.restore", "c.Epoch != epoch || ")},
 		{"tracking: a checkpoint knows no changes of tables", "TestWorld",
 			replaced("cache/replica: lasts.restore", "of[last.Table] = last.At", "_ = last")},
 		{"tracking: what came before a checkpoint was taken is lost", "TestWorld",
@@ -664,6 +662,8 @@ var mutations = []struct {
 			replaced("cmd/listedge/node: checks.checkTimeline", `errors.New("the timeline that the fleet follows is not known yet")`, "nil")},
 	}},
 	{"cache/replica", []mutation{
+		{"a checkpoint of another epoch is taken", "TestACheckpointSaysWhatHasNotChanged",
+			without("cache/replica: lasts.restore", "c.Epoch != epoch || ")},
 		{"dropping raises too little", "TestTheLargestTableForgets",
 			after("cache/replica: changes.dropIDs", "most.known, most.lack = last.point(), TooMany", "most.known.Ordinal--")},
 		{"a key that is there twice", "TestWhatDoesNotAgree", replaced("cache/replica: table.show", "known.row != nil && known.row != row", "false")},
