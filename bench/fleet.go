@@ -64,7 +64,7 @@ func measureBusy(ctx context.Context, s *subject, r *report) error {
 	ratio(load+": queries per change of a page, against 1 node", "%.2f", 1.1, "queries", "changes")
 	both := func(c counts) string { return fmt.Sprintf("%.0f, %.0f", c["requests"], c["changes"]) }
 	r.figure("… requests, changes", both(busy[1]), both(busy[0]))
-	ratio("… round trips to Redis per request, all told", "%.4f", 0, "trips", "requests")
+	ratio("… round trips to Redis per request, in all", "%.4f", 0, "trips", "requests")
 	ratio("… of these for limits", "%.4f", 0, "limits", "requests")
 	ratio("… for pages, per change of a page", "%.2f", 0, "pages", "changes")
 	ratio("… for the log of changes, per second", "%.0f", 0, "log", "seconds")

@@ -11,8 +11,8 @@
 -- A node counts as missing SILENT_FOR after its last heartbeat. The others learn that with their own
 -- next heartbeat: at the latest lease.MissingAfter after the missing node's last one.
 -- It writes in every state, so that it fails on a Redis that accepts no writes. A node is forgotten a
--- minute after its last heartbeat. If the clock was set back, that was now, at the latest: a silent node
--- would not be missing until its time has passed.
+-- minute after its last heartbeat. After the clock was set back, times in the future become now: else a
+-- silent node would not be missing until the clock has reached its time again.
 
 local MEMBER_LIFE, SILENT_FOR = 60000000, 1100000 -- microseconds; the first is lease.MemberLife
 

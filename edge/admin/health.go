@@ -250,19 +250,19 @@ func (h *Health) log(late bool) {
 	var failing []string
 	for i := range h.states {
 		s := &h.states[i]
-		down, unexplained := s.Why != "", true
+		down, looked := s.Why != "", true // looked: what may explain it has run since it began
 		s.Follows = false
 		for _, o := range h.states {
 			if down && slices.Contains(s.After, o.Name) {
 				s.Follows = s.Follows || time.Since(o.failed) < outageLinger
-				unexplained = unexplained && !o.ran.Before(s.failing)
+				looked = looked && !o.ran.Before(s.failing)
 			}
 		}
 		if down {
 			failing = append(failing, strings.ToLower(s.Name))
 		}
 		stance := s.stance()
-		if stance == s.logged || s.Follows || !unexplained || !late {
+		if stance == s.logged || s.Follows || !looked || !late {
 			continue
 		}
 		s.logged = stance

@@ -155,7 +155,7 @@ func (w *run) use(n *node) {
 // read notes what a node reads in the log.
 func (k *nodeKeys) read(b changefeed.Beat) {
 	now := k.run.Now()
-	if k.joins { // what was visible before, it has not been told
+	if k.joins { // nothing tells it of changes from before it joined
 		k.resets, k.joins = append(k.resets, now), false
 	}
 	for _, c := range slices.Concat(b.Settled, b.Unsettled) {

@@ -267,15 +267,15 @@ func (w *limits) judgeRequest(r *request) {
 	}
 }
 
-// without judges a bucket by what either of two policies admits: that of Redis, and that of a node without Redis, which goes by the limit
-// that it knows, however late Redis hears of a change.
+// without judges a bucket by what either of two policies admits: the one in Redis, and the one that a node without Redis knows. Redis may
+// hear of a change later than the node.
 func (w *limits) without(j *bucketJudge, known limiter.Policy) {
 	if known.Rate > j.rate || known.Burst > j.burst {
 		w.goBy(j, max(j.rate, known.Rate), max(j.burst, known.Burst))
 	}
 }
 
-// goBy lets spans begin anew, by that rate and burst.
+// goBy judges the bucket by this rate and burst from now on. Spans of time that it judges begin now.
 func (w *limits) goBy(j *bucketJudge, rate, burst int64) {
 	held := j.most - j.burst
 	j.oracle, j.most = oracle{rate: rate, burst: burst}, burst+held

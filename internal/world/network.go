@@ -51,8 +51,8 @@ type Fate uint8
 const (
 	Arrives   Fate = iota
 	CutBefore      // its connection ends before it is executed
-	CutAfter       // or when it has been
-	IsLost         // nobody is told that no answer comes
+	CutAfter       // its connection ends after it is executed
+	IsLost         // there is no answer, and its connection stays open
 )
 
 // Road is how calls to servers of a kind fare. Times are ticks.

@@ -26,7 +26,7 @@ func twinOf(digest string) Twin {
 		return tokenBucket
 	case "bde01bd8195d719c9b3de824e89e0b4ac1a0c211":
 		return quota
-	case "12afb910f6c3dcab488dd2ea2bbab96a02c18918":
+	case "aba1707c3969f43618deffd0e44520ae740ad09d":
 		return heartbeat
 	}
 	return nil
