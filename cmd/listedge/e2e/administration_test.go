@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -134,39 +133,6 @@ func TestAuditPrints(t *testing.T) {
 
 // newKey is what `keys create --json` prints, and `keys rotate --json`.
 type newKey struct{ ID, Key string }
-
-// While a rotation's overlap lasts, a node accepts both keys, with the same rights and limits; after it only the new one.
-func TestARotatedKeyWorksUntilTheOverlapIsOver(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	workspace, _ := workspaceWithKey(t, url)
-	n := startNode(t, url)
-	status := func(key newKey) int { return n.first(t, "/v1/items?limit=1", key.Key).StatusCode }
-	for overlap, ends := range map[string]bool{"24h": false, "2s": true, "0s": true} {
-		old := parsed[newKey](t, "keys", "create", "--workspace", workspace, "--scopes", "items:read", "--rate", "9.5", "--burst", "77", "--database-url", url)
-		if got := status(old); got != http.StatusOK { // from now on the node knows the key
-			t.Fatal(got)
-		}
-		next := parsed[newKey](t, "keys", "rotate", old.ID, "--overlap", overlap, "--database-url", url)
-		if a := n.first(t, "/v1/contacts?limit=1", next.Key); a.StatusCode != http.StatusForbidden { // as before
-			t.Errorf("%s: %s", overlap, a.Status)
-		}
-		if a := n.get(t, "/v1/items?limit=1", next.Key); a.StatusCode != http.StatusOK || a.Header.Get("X-RateLimit-Limit") != "77" {
-			t.Errorf("%s: the new key: %s, %v", overlap, a.Status, a.Header)
-		}
-		if !ends {
-			if got := status(old); got != http.StatusOK {
-				t.Errorf("%s: the old key: %d", overlap, got)
-			}
-			continue
-		}
-		within(t, patience, "the old key ends", func() bool { return status(old) == http.StatusUnauthorized })
-		refused(t, exitFailed, "it is expired", "keys", "rotate", old.ID, "--database-url", url)
-		if got := status(next); got != http.StatusOK {
-			t.Errorf("%s: the new key: %d", overlap, got)
-		}
-	}
-}
 
 // A script reads the new key from standard output.
 func TestRotatePrintsTheKeyAlone(t *testing.T) {

@@ -198,50 +198,6 @@ func (c *listCopy) mustBe(t *testing.T, databaseURL, workspace string, condition
 	return pages
 }
 
-// On a node that has never held the list, a round without a change is one small request, and one with ten changes two at most.
-func TestTrackingALargeListCostsOneSmallRequest(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	workspace, key := workspaceWithKey(t, url)
-	execute(t, url, `INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'Item ' || g, '2026-01-01Z'::timestamptz + g * interval '1 s'
-		FROM generate_series(1, $2) g`, workspace, rowsOfALargeList)
-	redis := []string{"--redis-url", sandboxtest.Redis(t).URL()}
-	one, other := startFollowed(t, url, append(lateProofs, redis...)...), startFollowed(t, url, append(lateProofs, redis...)...)
-	c := newCopy(key, "/v1/items?limit=100", one)
-	if pages := c.mustBe(t, url, workspace); pages != rowsOfALargeList/100 {
-		t.Errorf("%d pages", pages)
-	}
-	c.nodes = []*testNode{other}
-	var p *trackedPage
-	within(t, patience, "a page", func() bool { p = must1(c.ask()); return p != nil })
-	if !c.apply(p) || p.covers != "none" || c.touched != rowsOfALargeList || p.bytes >= 1000 {
-		t.Errorf("nothing changed: %+v", p)
-	}
-	for _, change := range []string{"UPDATE items SET name = name || '+'", "UPDATE items SET active = false", "DELETE FROM items"} {
-		execute(t, url, change+" WHERE workspace_id = $1 AND name IN (SELECT 'Item ' || $2::int / 10 * g - $3::int FROM generate_series(1, 10) g)",
-			workspace, rowsOfALargeList, len(change))
-		if pages := c.mustBe(t, url, workspace); pages > 2 || c.first || c.touched != 10 {
-			t.Errorf("%s of ten rows: %d pages, %d rows, whole list %t", change, pages, c.touched, c.first)
-		}
-	}
-	if held := other.metric(t, "listedge_replica_rows"); held != 0 {
-		t.Errorf("the other node holds %v rows", held)
-	}
-	path := c.path + "&cursor=" + c.cursor
-	for _, ask := range []struct{ method, header string }{{http.MethodGet, "Cache-Control: only-if-cached"}, {http.MethodHead, "Accept: */*"}} {
-		if a := other.request(t, ask.method, path, key, ask.header); a.StatusCode != 200 || a.Header.Get("List-Covers") != "none" {
-			t.Errorf("%+v: %s %s", ask, a.Status, a.body)
-		}
-	}
-	a := other.get(t, c.path+"&cursor=changes", key, "Accept-Encoding: gzip")
-	plain, err := a.unpacked()
-	if a.Header.Get("Content-Encoding") != "gzip" || err != nil || strings.Count(string(plain), `"name":"Item `) != 100 {
-		t.Errorf("gzip: %v, %v", a.Header, err)
-	}
-}
-
-const rowsOfALargeList = 20_000
-
 // A rolling deployment: each node knows after its start of which tables it has missed nothing, however long ago a client has asked.
 // It prints what the next round costs clients, also on a node that finds no checkpoint.
 func TestTrackingAcrossARollingDeployment(t *testing.T) {
