@@ -2,9 +2,7 @@ package deploy_test
 
 import (
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -60,80 +58,6 @@ func (f *fleet) startHAProxy(t *testing.T) {
 		f.public, f.stats = freePort(), freePort()
 	}
 	f.balancer = runHAProxy(t, f.public, f.stats, f.servers()...)
-}
-
-// While Postgres or Redis fails in any way, every node stays behind HAProxy and answers from
-// what it has.
-func TestNoRequestIsLostWhileAServerFails(t *testing.T) {
-	t.Parallel()
-	f := startServers(t)
-	toPostgres, toRedis := sandboxtest.StartRelay(t, f.postgres.Addr()), sandboxtest.StartRelay(t, f.redis.Addr())
-	f.env = append(f.env, "LISTEDGE_MAX_STALE=1h", "LISTEDGE_KEY_GRACE=1h", "LISTEDGE_REDIS_URL=redis://"+toRedis.Addr(),
-		"LISTEDGE_DATABASE_URL="+strings.Replace(f.postgres.URL("postgres"), f.postgres.Addr(), toPostgres.Addr(), 1))
-	f.add(t)
-	f.add(t)
-	public, stats := startHAProxy(t, f.servers()...)
-	const pages = 5
-	path := func(i int64) string { return "/v1/items?limit=" + strconv.FormatInt(1+i%pages, 10) }
-	well := func() bool {
-		for _, n := range f.nodes {
-			_, body, err := get("http://"+n.admin+"/readyz", "")
-			var ready struct {
-				Mode   string
-				Checks map[string]string
-			}
-			if err == nil {
-				err = json.Unmarshal(body, &ready)
-			}
-			maps.DeleteFunc(ready.Checks, func(check, said string) bool { return said == "ok" || check != "postgres" && check != "redis" })
-			if err != nil || ready.Mode != "followed" || len(ready.Checks) > 0 || ofServers(stats, "status")[n.public] != "UP" {
-				return false
-			}
-			for i := range int64(pages) {
-				if status, _, err := get("http://"+n.public+path(i), f.key); err != nil || status != http.StatusOK {
-					return false
-				}
-			}
-		}
-		return true
-	}
-	done := func(do func()) func() error { return func() error { do(); return nil } }
-	for _, fault := range []struct {
-		name, check string
-		begin, end  func() error
-	}{
-		{"Postgres is stopped", "postgres", f.postgres.Freeze, f.postgres.Thaw},
-		{"Postgres refuses", "postgres", func() error { return toPostgres.Refuse(true) }, func() error { return toPostgres.Refuse(false) }},
-		{"Redis is out of reach", "redis", done(func() { toRedis.Lose(true) }), done(func() { toRedis.Lose(false) })},
-		{"Redis is slow", "redis", done(func() { toRedis.Delay(700 * time.Millisecond) }), done(func() { toRedis.Delay(0) })},
-	} {
-		t.Run(fault.name, func(t *testing.T) {
-			within(t, patience, "all is well", well)
-			out := ofServers(stats, "chkdown") // how often HAProxy took each node out
-			must(fault.begin())
-			known := func() bool {
-				for _, n := range f.nodes {
-					_, body, err := get("http://"+n.admin+"/readyz", "")
-					if err != nil || strings.Contains(string(body), `"`+fault.check+`":"ok"`) {
-						return false
-					}
-				}
-				return true
-			}
-			var after atomic.Int64 // requests since all nodes knew of the fault
-			c := startClients(t, 4, 10*time.Millisecond, "http://127.0.0.1:"+public, f.key, path, func() {
-				if after.Load() > 0 || known() {
-					after.Add(1)
-				}
-			})
-			within(t, patience, "the nodes know of the fault, and go on answering", func() bool { return after.Load() > 400 })
-			c.end(t)
-			if now := ofServers(stats, "chkdown"); !maps.Equal(now, out) {
-				t.Errorf("HAProxy took nodes out: %v, before %v", now, out)
-			}
-			must(fault.end())
-		})
-	}
 }
 
 // A deployment replaces every node, one after the other, while clients go on

@@ -46,18 +46,22 @@ func TestSoakOutages(t *testing.T) {
 	}
 	standby := sandboxtest.Standby(t, f.postgres, nil)
 	f.play(t, []outage{
-		{"Redis hangs", "RedisDown", withoutRedis, does(f.redis.Freeze), does(f.redis.Thaw), nil},
-		{"Redis becomes a replica", "RedisDown", withoutRedis, toRedis("REPLICAOF 127.0.0.1 1"), toRedis("REPLICAOF NO ONE"), nil},
-		{"Postgres hangs", "PostgresDown", withoutPostgres, does(f.postgres.Freeze), does(f.postgres.Thaw), nil},
+		{"Redis hangs", "RedisDown", withoutRedis, does(f.redis.Freeze), does(f.redis.Thaw), nil, true},
+		{"Redis becomes a replica", "RedisDown", withoutRedis, toRedis("REPLICAOF 127.0.0.1 1"), toRedis("REPLICAOF NO ONE"), nil, false},
+		{"Postgres hangs", "PostgresDown", withoutPostgres, does(f.postgres.Freeze), does(f.postgres.Thaw), nil, false},
 		{"Postgres is killed", "PostgresDown", withoutPostgres, func(t *testing.T) { must(f.postgres.Kill(syscall.SIGQUIT)) },
-			func(t *testing.T) { must(f.postgres.Restart(t.Context())) }, nil},
-		{"a standby answers for Postgres", "PostgresDown", "NoFollower FreshnessUntrusted", leadsTo(standby.Addr), leadsTo(f.postgres.Addr), nil},
+			func(t *testing.T) { must(f.postgres.Restart(t.Context())) }, nil, false},
+		{"a standby answers for Postgres", "PostgresDown", "NoFollower FreshnessUntrusted", leadsTo(standby.Addr), leadsTo(f.postgres.Addr), nil, false},
+		// Which Postgres has nothing to do with.
+		{"the load balancer is killed while Postgres hangs", "LoadBalancerDown PostgresDown", "NoTraffic NoFollower",
+			func(*testing.T) { must(f.postgres.Freeze()); must(f.balancer.End(time.Minute, syscall.SIGKILL)) },
+			func(*testing.T) { f.startHAProxy(t); must(f.postgres.Thaw()) }, nil, false},
 		{"a node reads another database", "WrongDatabase", "NodeNotReady", func(t *testing.T) {
 			psql(t, f, "CREATE DATABASE other")
 			url := "LISTEDGE_DATABASE_URL=" + f.postgres.URL("other")
 			listedge(t, []string{url}, "migrate", "up")
 			f.add(t, url)
-		}, func(*testing.T) { f.nodes = f.nodes[:3] }, nil},
+		}, func(*testing.T) { f.nodes = f.nodes[:3] }, nil, false},
 		{"a certificate expires, connections are used up, a transaction retains WAL", "CertificateExpiresSoon ConnectionsNearLimit RetainedWAL",
 			"CertificateExpires", func(t *testing.T) {
 				cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
@@ -72,7 +76,7 @@ func TestSoakOutages(t *testing.T) {
 				for range 4 { // 16 MiB each
 					psql(t, f, "SELECT pg_logical_emit_message(false, 'x', 'x'), pg_switch_wal()")
 				}
-			}, func(*testing.T) { f.nodes = f.nodes[:3] }, nil},
+			}, func(*testing.T) { f.nodes = f.nodes[:3] }, nil, false},
 	})
 }
 
