@@ -43,18 +43,20 @@ test: ## check, and all tests, with what they need installed
 # -count=1: Go, which keeps the results of tests, does not see that a program has changed which a test builds and starts.
 PLAIN = ./cache/replica ./cmd/listedge ./cmd/listedge/doctor ./cmd/listedge/e2e ./internal/list ./internal/redact ./internal/remedy \
 	./origin ./origin/admin
-RACED = FloodOfUnknownKeysLocks|NeverSeeEachOther|BusyClients|UsageIsWhat|NodesShareWhat|OneTrace
-TWICE = FreshnessUnderFaults/none|FreshnessUnderFaults/bursts|FreshnessUnderFaults/SIGKILLed
-RACED_ORIGIN = FairQueue|QueriesThat|Cancelled|Survives|FromStandby|StandbysAfter|UnderLoad|SchemaChanges|Timeline|ClosedIdle
+RACED = FloodOfUnknownKeysLocks|NeverSeeEachOther|BusyClients|OneTrace
+TWICE = FreshnessUnderFaults/bursts|FreshnessUnderFaults/SIGKILLed
+# These compute for long in one goroutine, or measure: only without the race detector.
+ALONE = Model$$|MemoryBudget|ALongPageEnds|AFloodOfMadeUp|InTwoSegments
+RACED_ORIGIN = FairQueue|QueriesThat|Cancelled|Survives|FromStandby|UnderLoad|SchemaChanges|BeforeTheTimeline|ClosedIdle
 RACED_PACKAGES = $$({ go list ./...; go list $(PLAIN); } | sort | uniq -u)
 race: # of `make test`
-	CGO_ENABLED=1 go test -vet=off -race -p 2 -timeout 45m -skip 'Test(Tracking)?Model$$' $(RACED_PACKAGES)
+	CGO_ENABLED=1 go test -vet=off -race -p 2 -timeout 45m -skip '$(ALONE)' $(RACED_PACKAGES)
 	CGO_ENABLED=1 go test -count=1 -vet=off -race -p 2 -timeout 45m -run '$(RACED)|$(TWICE)' ./cmd/listedge/e2e
 	CGO_ENABLED=1 go test -vet=off -race -p 2 -timeout 45m -run '$(RACED_ORIGIN)|HalfTransaction' ./origin ./cache/replica
 
 plain: # of `make test`
 	go test -count=1 -vet=off -p 2 -timeout 45m -skip '$(RACED)' $(PLAIN)
-	go test -vet=off -p 2 -timeout 45m -run 'Alloc|MemoryOf|IsBounded|Test(Tracking)?Model$$|Quota|TestWorld|SameSeed|WhatClientsGet|WhatAFleet|WhatALoss' ./cache ./edge ./internal/world ./limiter ./origin/apikey ./origin/usage
+	go test -vet=off -p 2 -timeout 45m -run '$(ALONE)|Alloc|MemoryOf|IsBounded|Quota|TestWorld|SameSeed|WhatClientsGet|WhatAFleet|WhatALoss' ./cache ./edge ./internal/world ./limiter ./origin/apikey ./origin/usage
 
 deploy-tests: # of `make test`; a module of its own: see its go.mod
 	go -C deploy test -count=1 -vet=off -timeout 45m .

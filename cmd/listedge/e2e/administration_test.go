@@ -3,10 +3,12 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -79,20 +81,28 @@ func TestEachChangeIsInTheAuditLog(t *testing.T) {
 		}
 	}
 
-	for path := range commandsWith(t, "--actor") {
+	for path := range commandsWith("--actor") {
 		if !slices.ContainsFunc(tried, func(c string) bool { return path == c || strings.HasPrefix(path, c+" ") }) {
 			t.Errorf("%s takes --actor; does it write a row?", path)
 		}
 	}
 }
 
-// commandsWith are the commands that have a flag. The program prints all commands if it is given none.
-func commandsWith(t *testing.T, flag string) map[string]bool {
-	t.Helper()
+// helps are what each command says of itself. The program prints all commands if it is given none.
+var helps = sync.OnceValue(func() map[string]string {
+	all := map[string]string{}
+	for _, found := range regexp.MustCompile(`(?m)^  ([a-z][a-z-]*(?: [a-z-]+)?)  `).FindAllStringSubmatch(string(must1(exec.Command(listedge).Output())), -1) {
+		all[found[1]] = string(must1(exec.Command(listedge, append(strings.Fields(found[1]), "--help")...).Output()))
+	}
+	return all
+})
+
+// commandsWith are the commands that have a flag.
+func commandsWith(flag string) map[string]bool {
 	having := map[string]bool{}
-	for _, found := range regexp.MustCompile(`(?m)^  ([a-z][a-z-]*(?: [a-z-]+)?)  `).FindAllStringSubmatch(command(t), -1) {
-		if strings.Contains(command(t, append(strings.Fields(found[1]), "--help")...), flag) {
-			having[found[1]] = true
+	for path, help := range helps() {
+		if strings.Contains(help, flag) {
+			having[path] = true
 		}
 	}
 	return having

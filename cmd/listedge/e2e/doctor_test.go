@@ -293,14 +293,12 @@ func TestDoctorOfAFleet(t *testing.T) {
 		t.Errorf("without --node: %+v", by)
 	}
 
-	// Not all nodes are named, or another Redis than the nodes', or another region.
+	// Not all nodes are named, or another Redis than the nodes'.
 	bystander := nodes[slices.IndexFunc(nodes, func(n *testNode) bool { return n.metric(t, "listedge_freshness_follower") == 0 })]
 	says(t, append(slices.Clone(here), "--node", bystander.admin), exitFine,
 		doctor.Finding{Subject: "fleet size", Level: doctor.Warn, Text: "1 on the doctor; 3 on "})
 	says(t, append(slices.Clone(all), "--redis-url", sandboxtest.Redis(t).URL()), exitFailed,
 		doctor.Finding{Subject: "fleet log of changes", Level: doctor.Fail, Text: "none on the doctor"})
-	says(t, append(slices.Clone(all), "--region", "elsewhere"), exitFailed,
-		doctor.Finding{Subject: "fleet region", Level: doctor.Fail, Text: "elsewhere on the doctor"})
 
 	// Addresses that are no admin listeners.
 	by := diagnose(t, exitFailed, append(slices.Clone(here), "--node", nodes[0].url, "--node", "127.0.0.1:1", "--node", "http://nobody.invalid:9090")...)
@@ -311,18 +309,13 @@ func TestDoctorOfAFleet(t *testing.T) {
 		refused(t, exitUsage, "--node", append([]string{"doctor", "--node=" + wrong}, here...)...)
 	}
 
-	// Nodes that differ: one has another setting, one does not follow changes, one has no Redis.
-	other := startNode(t, address, "--redis-url", redis.URL(), "--cache-ttl", "3s", "--freshness-bound", "0")
-	name := func(n *testNode) string { return strings.TrimPrefix(n.admin, "http://") }
-	says(t, append(slices.Clone(all), "--node", other.admin), exitFine,
-		doctor.Finding{Subject: "fleet cache-ttl", Level: doctor.Warn, Text: "2s on "},
-		doctor.Finding{Subject: "fleet cache-ttl", Level: doctor.Warn, Text: "; 3s on " + name(other)},
-		doctor.Finding{Subject: "fleet freshness-bound", Level: doctor.Warn, Text: "; 0s on " + name(other)},
-		doctor.Finding{Subject: other.subject(), Level: doctor.OK, Text: "pages expire by age"})
-	alone := startNode(t, address)
+	// One has another setting, and no Redis.
+	alone := startNode(t, address, "--cache-ttl", "3s")
+	name := strings.TrimPrefix(alone.admin, "http://")
 	says(t, append(slices.Clone(all), "--node", alone.admin), exitFailed,
-		doctor.Finding{Subject: "fleet limits", Level: doctor.Fail, Text: "not in Redis on " + name(alone)},
-		doctor.Finding{Subject: "fleet size", Level: doctor.Fail, Text: "1 on " + name(alone)})
+		doctor.Finding{Subject: "fleet cache-ttl", Level: doctor.Warn, Text: "; 3s on " + name},
+		doctor.Finding{Subject: "fleet limits", Level: doctor.Fail, Text: "not in Redis on " + name},
+		doctor.Finding{Subject: "fleet size", Level: doctor.Fail, Text: "1 on " + name})
 
 	// One that is draining. It is killed when the test ends.
 	leaving := launchNode(t, address, "--redis-url", redis.URL(), "--drain", "10m")

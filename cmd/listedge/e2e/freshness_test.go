@@ -22,7 +22,7 @@ import (
 )
 
 // TestFreshnessUnderFaults runs the oracle with the faults that the world lacks, as ALTER TABLE, or in which it relies most on how
-// it simulates a server: commits that become visible late, a log that names no rows, crashes. The soak plays all.
+// it simulates a server: a log that names no rows, and crashes. The soak plays all.
 func TestFreshnessUnderFaults(t *testing.T) {
 	t.Parallel()
 	o := newOracle(t, uint64(time.Now().UnixNano()), startFleet(t, 3))
@@ -266,7 +266,7 @@ var faults = []fault{
 	}},
 	// Commits wait, repeatedly, for a standby that does not exist. They are in the WAL and
 	// published long before they are visible.
-	{name: "commits wait for a standby", smoke: true, happens: func(t *testing.T, o *oracle) {
+	{name: "commits wait for a standby", happens: func(t *testing.T, o *oracle) {
 		conn := connect(t, o.fleet.url)
 		defer conn.Close(context.Background())
 		must1(conn.Exec(t.Context(), "SET synchronous_commit = local"))
@@ -436,7 +436,7 @@ var (
 		t.Logf("followed again after %s", time.Since(began).Round(time.Millisecond))
 	}}
 
-	noFault = fault{name: "none", smoke: true, hits: true, happens: func(t *testing.T, o *oracle) { o.judges(t, 2*during) }}
+	noFault = fault{name: "none", hits: true, happens: func(t *testing.T, o *oracle) { o.judges(t, 2*during) }}
 )
 
 // foreignTransaction writes this many rows of another table, while the test's writers commit.
