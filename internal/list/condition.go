@@ -2,7 +2,6 @@ package list
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -253,47 +252,12 @@ func (t *term) holds(values [][]byte) bool {
 	return by >= 0
 }
 
-// compareNumbers orders integers and numerics as Postgres does: NaN is the largest.
+// compareNumbers orders integers and numerics as Postgres does, and as an order by them would.
 func compareNumbers(a, b []byte) int {
-	sign, other := signOf(a), signOf(b)
-	if sign != other || sign != negative && sign != positive {
-		return cmp.Compare(sign, other)
-	}
-	if sign == negative {
-		a, b = b[1:], a[1:]
-	}
-	n, m := digits(a), digits(b) // none has zeros in front
-	return cmp.Or(cmp.Compare(n, m), bytes.Compare(a[:n], b[:m]), bytes.Compare(decimals(a[n:]), decimals(b[m:])))
-}
-
-// decimals returns a point and decimals without the zeros at their end.
-func decimals(v []byte) []byte {
-	for len(v) > 0 && (v[len(v)-1] == '0' || v[len(v)-1] == '.') {
-		v = v[:len(v)-1]
-	}
-	return v
-}
-
-// signOf returns the sign of the place of a number.
-func signOf(v []byte) int {
-	switch {
-	case len(v) == 0 || v[0] == 'N':
-		return nan
-	case v[0] == 'I':
-		return infinity
-	case v[0] == '-' && len(v) > 1 && v[1] == 'I':
-		return minusInfinity
-	}
-	for _, c := range v {
-		switch {
-		case c < '1' || c > '9':
-		case v[0] == '-':
-			return negative
-		default:
-			return positive
-		}
-	}
-	return zero
+	var space, other [64]byte // most are shorter
+	left, _ := appendNumericPlace(space[:0], a)
+	right, _ := appendNumericPlace(other[:0], b)
+	return bytes.Compare(left, right)
 }
 
 // Lives says whether a row with these values of Columns is shown. known is false if a value that decides it

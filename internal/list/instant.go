@@ -2,8 +2,9 @@ package list
 
 import (
 	"bytes"
+	"fmt"
 	"math"
-	"strconv"
+	"time"
 )
 
 // The instants that Postgres has besides the infinities, in microseconds and, of a date, in days since
@@ -14,6 +15,7 @@ const (
 	minDate      = -2451545
 	endDate      = 2145031949
 	dayLength    = 86400_000000
+	epoch        = 946684800 // 2000-01-01, in seconds since 1970
 )
 
 // readInstant reads microseconds since 2000-01-01; of a date, days. The infinities are the extremes of int64.
@@ -97,44 +99,9 @@ func two(v []byte) int {
 	return int(10*a + b)
 }
 
-// eraDays is how many days 400 years have; from March 1 of a year divisible by 400 on they are always the
-// same.
-const (
-	eraDays  = 146097
-	eraStart = 730425 // days from 0000-03-01 to 2000-01-01
-)
-
 // daysOf returns a day in days since 2000-01-01. The year 0 is that before 0001.
 func daysOf(year, month, day int) int64 {
-	if month <= 2 {
-		year--
-		month += 12
-	}
-	era := year / 400
-	if year < 0 {
-		era = (year - 399) / 400
-	}
-	year -= 400 * era // 0-399
-	return int64(era*eraDays + year*365 + year/4 - year/100 + (153*(month-3)+2)/5 + day - 1 - eraStart)
-}
-
-// dayOf is the inverse of daysOf.
-func dayOf(days int64) (year, month, day int) {
-	days += eraStart
-	era := days / eraDays
-	if days < 0 {
-		era = (days - eraDays + 1) / eraDays
-	}
-	of := int(days - era*eraDays)
-	year = (of - of/1460 + of/36524 - of/(eraDays-1)) / 365
-	of -= 365*year + year/4 - year/100 // day of the year, from March 1 on
-	month = (5*of + 2) / 153
-	day = of - (153*month+2)/5 + 1
-	year += int(era) * 400
-	if month < 10 {
-		return year, month + 3, day
-	}
-	return year + 1, month - 9, day
+	return (time.Date(year, time.Month(month), day, 0, 0, 0, 0, time.UTC).Unix() - epoch) / 86400
 }
 
 // instantText is the inverse of readInstant.
@@ -145,42 +112,17 @@ func instantText(kind kind, at int64) string {
 	case math.MinInt64:
 		return "-infinity"
 	}
-	days, of := at, int64(-1)
-	if kind != kindDate {
-		of = at % dayLength
-		if of < 0 {
-			of += dayLength
-		}
-		days = (at - of) / dayLength
+	since := time.Unix(epoch+at/1_000000, at%1_000000*1000).UTC()
+	layout := "01-02 15:04:05.000000"
+	if kind == kindDate {
+		since, layout = time.Unix(epoch+at*86400, 0).UTC(), "01-02"
 	}
-	year, month, day := dayOf(days)
-	bc := year < 1
-	if bc {
-		year = 1 - year
-	}
-	b := appendPadded(nil, int64(year), 4)
-	b = appendPadded(append(b, '-'), int64(month), 2)
-	b = appendPadded(append(b, '-'), int64(day), 2)
-	if of >= 0 {
-		b = appendPadded(append(b, ' '), of/3600_000000, 2)
-		b = appendPadded(append(b, ':'), of/60_000000%60, 2)
-		b = appendPadded(append(b, ':'), of/1_000000%60, 2)
-		b = appendPadded(append(b, '.'), of%1_000000, 6)
-	}
+	year, zone, era := since.Year(), "", ""
 	if kind == kindTimestamptz {
-		b = append(b, "+00"...)
+		zone = "+00"
 	}
-	if bc {
-		b = append(b, " BC"...)
+	if year < 1 {
+		year, era = 1-year, " BC"
 	}
-	return string(b)
-}
-
-// appendPadded appends a number with at least so many digits.
-func appendPadded(dst []byte, n int64, width int) []byte {
-	text := strconv.FormatInt(n, 10)
-	for range width - len(text) {
-		dst = append(dst, '0')
-	}
-	return append(dst, text...)
+	return fmt.Sprintf("%04d-%s%s%s", year, since.Format(layout), zone, era)
 }

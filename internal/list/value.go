@@ -2,10 +2,11 @@ package list
 
 import (
 	"bytes"
-	"encoding/hex"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/google/uuid"
 )
 
 // Values are the texts that Postgres sends, with DateStyle ISO, TimeZone UTC and extra_float_digits 1. A
@@ -47,51 +48,21 @@ type Type struct {
 	fine bool // its instants have six decimals, not three
 }
 
+// kinds are those of the types in pg_type that are no enums.
+var kinds = map[string]kind{
+	"text": kindText, "varchar": kindText, "bpchar": kindChar, "citext": kindCitext, "name": kindName, "uuid": kindUUID,
+	"int2": kindInt2, "int4": kindInt4, "int8": kindInt8, "float4": kindFloat, "float8": kindFloat, "numeric": kindNumeric, "bool": kindBool,
+	"timestamptz": kindTimestamptz, "timestamp": kindTimestamp, "date": kindDate, "json": kindJSON, "jsonb": kindJSON,
+}
+
 // resolved returns the type with what its values mean.
 func (t Type) resolved() Type {
-	t.kind = kindOf(t.Base)
+	t.kind = kinds[t.Base]
 	if t.Labels != nil {
 		t.kind = kindEnum
 	}
 	t.fine = (t.kind == kindTimestamptz || t.kind == kindTimestamp) && (t.Mod < 0 || t.Mod > 3)
 	return t
-}
-
-// kindOf returns the kind of a type that is no enum.
-func kindOf(base string) kind {
-	switch base {
-	case "text", "varchar":
-		return kindText
-	case "bpchar":
-		return kindChar
-	case "citext":
-		return kindCitext
-	case "name":
-		return kindName
-	case "uuid":
-		return kindUUID
-	case "int2":
-		return kindInt2
-	case "int4":
-		return kindInt4
-	case "int8":
-		return kindInt8
-	case "float4", "float8":
-		return kindFloat
-	case "numeric":
-		return kindNumeric
-	case "bool":
-		return kindBool
-	case "timestamptz":
-		return kindTimestamptz
-	case "timestamp":
-		return kindTimestamp
-	case "date":
-		return kindDate
-	case "json", "jsonb":
-		return kindJSON
-	}
-	return kindOther
 }
 
 func (t *Type) isText() bool { return t.kind >= kindText && t.kind <= kindName }
@@ -290,19 +261,9 @@ func appendText(dst, s []byte) []byte {
 
 // integer reads an integer exactly as Postgres prints it.
 func (t *Type) integer(v []byte) (n int64, ok bool) {
-	rest, negative := bytes.CutPrefix(v, []byte("-"))
-	if len(rest) == 0 || len(rest) > 19 || digits(rest) != len(rest) || rest[0] == '0' && len(v) > 1 {
-		return 0, false
-	}
-	var abs uint64 // 19 digits fit
-	for _, c := range rest {
-		abs = 10*abs + uint64(c-'0')
-	}
-	limit := uint64(1)<<(t.integerBits()-1) - 1
-	if negative {
-		return -int64(abs), abs <= limit+1
-	}
-	return int64(abs), abs <= limit
+	n, err := strconv.ParseInt(string(v), 10, t.integerBits())
+	var printed [20]byte
+	return n, err == nil && bytes.Equal(strconv.AppendInt(printed[:0], n, 10), v)
 }
 
 func (t *Type) integerBits() int { return 16 << (t.kind - kindInt2) }
@@ -344,11 +305,7 @@ func (t *Type) isKey(b []byte) bool {
 func (t *Type) keyText(key string) string {
 	switch {
 	case t.kind == kindUUID:
-		var b []byte
-		for _, part := range [...]string{key[:4], key[4:6], key[6:8], key[8:10], key[10:]} {
-			b = append(hex.AppendEncode(b, []byte(part)), '-')
-		}
-		return string(b[:len(b)-1])
+		return uuid.UUID([]byte(key)).String()
 	case t.IsInteger():
 		n := int64(int8(key[0] ^ 0x80))
 		for i := 1; i < len(key); i++ {
@@ -362,31 +319,11 @@ func (t *Type) keyText(key string) string {
 
 // appendUUID appends the 16 bytes of a text exactly as Postgres prints it.
 func appendUUID(dst, v []byte) (_ []byte, ok bool) {
-	if len(v) != 36 || v[8] != '-' || v[13] != '-' || v[18] != '-' || v[23] != '-' {
+	id, err := uuid.ParseBytes(v)
+	if err != nil || len(v) != 36 || bytes.ContainsAny(v, "ABCDEF") {
 		return dst, false
 	}
-	for i := 0; i < len(v); i += 2 {
-		if v[i] == '-' {
-			i++
-		}
-		high, low := nibble(v[i]), nibble(v[i+1])
-		if high > 15 || low > 15 {
-			return dst, false
-		}
-		dst = append(dst, high<<4|low)
-	}
-	return dst, true
-}
-
-// nibble returns the value of a hexadecimal digit; above 15 = it is none.
-func nibble(c byte) byte {
-	switch {
-	case c-'0' <= 9:
-		return c - '0'
-	case c-'a' <= 5:
-		return c - 'a' + 10
-	}
-	return 255
+	return append(dst, id[:]...), true
 }
 
 // MaxTenant is the longest tenant of a workspace, in bytes.
