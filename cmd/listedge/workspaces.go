@@ -75,8 +75,8 @@ func (f *TenantFlag) Validate() error {
 	return f.ListsFlag.Validate()
 }
 
-// parse returns the tenant as Postgres prints it; empty = none is given. It refuses one that no row of the lists can have.
-func (f *TenantFlag) parse(ctx context.Context, url string) (tenant string, err error) {
+// check returns the tenant; empty = none is given. It refuses one that no row of the lists can have.
+func (f *TenantFlag) check(ctx context.Context, url string) (tenant string, err error) {
 	if f.Tenant == nil {
 		return "", nil
 	}
@@ -84,18 +84,21 @@ func (f *TenantFlag) parse(ctx context.Context, url string) (tenant string, err 
 	if err != nil {
 		return "", err
 	}
-	tenant, ok := lists.ParseTenant(*f.Tenant)
-	if ok {
-		return tenant, nil
-	}
 	var columns []string
 	for _, l := range lists.Lists {
-		if l.Tenant >= 0 {
+		switch {
+		case l.Tenant < 0:
+		case l.IsTenant(*f.Tenant):
+			return *f.Tenant, nil
+		default:
 			c := l.Columns[l.Tenant]
 			columns = append(columns, fmt.Sprintf("%s of %s is of type %s", c.Name, l.Table, c.Type.Name))
 		}
 	}
-	says := fmt.Sprintf("--tenant %q: no row can have it: %s", *f.Tenant, strings.Join(columns, ", "))
+	if len(columns) == 0 { // every workspace sees all rows
+		return *f.Tenant, nil
+	}
+	says := fmt.Sprintf("--tenant %q: no row can have it, which is written as Postgres prints it: %s", *f.Tenant, strings.Join(columns, ", "))
 	if lists.BuiltIn {
 		says += "; name your own lists with --lists FILE"
 	}
@@ -112,7 +115,7 @@ func (c *workspaceCreate) Validate() error {
 
 // Run creates a workspace. It warns if no list can have rows of the workspace: then --tenant was forgotten.
 func (c *workspaceCreate) Run(ctx acting, t *terminal, a *admin.Conn) error {
-	tenant, err := c.parse(ctx, c.DatabaseURL)
+	tenant, err := c.check(ctx, c.DatabaseURL)
 	if err != nil {
 		return err
 	}
@@ -185,7 +188,7 @@ func (c *workspaceUpdate) Validate() error {
 
 // Run changes the workspace's limit, quota and tenant.
 func (c *workspaceUpdate) Run(ctx acting, t *terminal, a *admin.Conn) error {
-	tenant, err := c.parse(ctx, c.DatabaseURL)
+	tenant, err := c.check(ctx, c.DatabaseURL)
 	if err != nil {
 		return err
 	}

@@ -79,16 +79,7 @@ func (d *drafter) guess(names []string, good func(c *RelationColumn, t *Type) bo
 
 func (d *drafter) list() {
 	n := d.relation.Name
-	name := strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
-			return r
-		case r >= 'A' && r <= 'Z':
-			return r - 'A' + 'a'
-		}
-		return '-'
-	}, n.Table)
-	name = strings.TrimLeft(name, "-0123456789")
+	name := strings.TrimLeft(plain(n.Table, '-'), "-0123456789")
 	if name == "" || name == "docs" || name == "none" {
 		name = "list-" + name
 	}

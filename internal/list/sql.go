@@ -364,16 +364,20 @@ func (l *List) index(name, method string, keys []string, where string) Index {
 	if where != "" {
 		sql += " WHERE " + where
 	}
-	plain := func(r rune) rune {
+	return Index{Name: NameOf(plain(l.Name+"_"+name, '_'), "", sql), SQL: sql}
+}
+
+// plain returns a text in small letters and digits, with another character in the place of all else.
+func plain(text string, other rune) string {
+	return strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
 			return r
 		case r >= 'A' && r <= 'Z':
 			return r - 'A' + 'a'
 		}
-		return '_'
-	}
-	return Index{Name: NameOf(strings.Map(plain, l.Name+"_"+name), "", sql), SQL: sql}
+		return other
+	}, text)
 }
 
 // NameOf returns a name of an index: the first word, as far as there is room, the last, and a hash of what tells it from others.

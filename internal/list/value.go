@@ -349,32 +349,6 @@ func (l *List) IsTenant(tenant string) bool {
 	}
 }
 
-// ParseTenant returns a tenant as Postgres prints it; ok is false if no row of the lists can have it. A text is as it is
-// if some list has texts as tenants.
-func (s *Set) ParseTenant(text string) (tenant string, ok bool) {
-	bare, none := text, true
-	for _, l := range s.Lists {
-		if l.Tenant < 0 {
-			continue
-		}
-		t := &l.Columns[l.Tenant].Type
-		none = false
-		as := text
-		n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-		digits := strings.ToLower(strings.NewReplacer("-", "", "{", "", "}", "").Replace(text))
-		switch {
-		case t.IsInteger() && err == nil:
-			as = strconv.FormatInt(n, 10)
-		case t.kind == kindUUID && len(digits) == 32:
-			as = digits[:8] + "-" + digits[8:12] + "-" + digits[12:16] + "-" + digits[16:20] + "-" + digits[20:]
-		}
-		if l.IsTenant(as) && (!ok || t.isText()) {
-			bare, ok = as, true
-		}
-	}
-	return bare, ok || none
-}
-
 // ParseKey returns the key of the text of a value of the key's column, as bytes that compare as keys do.
 func (l *List) ParseKey(text []byte) (key string, ok bool) {
 	var space [maxKey + 1]byte

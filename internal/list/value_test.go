@@ -217,31 +217,6 @@ func TestATenantIsWhatPostgresPrints(t *testing.T) {
 	}
 }
 
-func TestATenantIsStoredAsPostgresPrintsIt(t *testing.T) {
-	const number, id, text = "tenant: v\nkey: id\nfields: {id: }\norders: {id: {by: id}}", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "x"
-	of := func(types ...string) *list.Set {
-		s := &list.Set{}
-		for _, base := range types {
-			s.Lists = append(s.Lists, described(t, number, "id int4", "v "+base))
-		}
-		return s
-	}
-	for _, c := range []struct {
-		lists    *list.Set
-		text, as string // empty = refused
-	}{
-		{of("int2"), "+007", "7"}, {of("int8"), " -0 ", "0"}, {of("int4"), "-42", "-42"}, {of("int2"), "32768", ""}, {of("int4"), "two", ""}, {of("int4"), "1.0", ""},
-		{of("uuid"), "{A0EEBC99-9c0b4ef8-bb6d-6bb9bd380a11}", id}, {of("uuid"), id[1:], ""}, {of("uuid"), "g" + id[1:], ""}, {of("uuid"), "42", ""},
-		{of("text"), " 007 ", " 007 "}, {of("int4", "text"), "07", "07"}, {of("uuid", "int4"), "07", "7"}, {of("uuid", "int4"), text, ""},
-		{&list.Set{}, text, text},
-	} {
-		as, ok := c.lists.ParseTenant(c.text)
-		if ok != (c.as != "") || ok && as != c.as {
-			t.Errorf("%q: %q %t, want %q", c.text, as, ok, c.as)
-		}
-	}
-}
-
 func TestValuesThatAreShownAsNull(t *testing.T) {
 	for column, values := range map[string][]string{"timestamptz?": {"infinity", "10000-01-01 00:00:00+00"}, "float8?": {"NaN"}, "numeric?": {"Infinity"}} {
 		l := oneField(t, column, "")

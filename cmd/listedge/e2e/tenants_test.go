@@ -40,7 +40,7 @@ func TestTenantsOfDescribedLists(t *testing.T) {
 		}
 	})
 	t.Run("a change", func(t *testing.T) {
-		command(t, "workspaces", "update", one, "--tenant", "+03", "--lists", file, "--database-url", url)
+		command(t, "workspaces", "update", one, "--tenant", "3", "--lists", file, "--database-url", url)
 		within(t, patience, "a page of another tenant", func() bool { return titles(first) == "" })
 		postgrestest.Exec(t, url, `UPDATE workspaces SET tenant = '4' WHERE tenant = '2'`)
 		postgrestest.Exec(t, url, "UPDATE workspaces SET tenant = '2' WHERE id = $1", one)
@@ -57,8 +57,8 @@ func TestTenantsOfDescribedLists(t *testing.T) {
 		if titles(key) != "" || !strings.Contains(said, "no list has rows of the tenant") || !strings.Contains(said, "account_id of shop.products") {
 			t.Errorf("%s, %s", titles(key), said)
 		}
-		for _, args := range [][]string{{"create", "--name", "W"}, {"update", one}} {
-			args = append([]string{"workspaces"}, append(args, "--tenant", "two", "--database-url", url)...)
+		for tenant, args := range map[string][]string{"two": {"create", "--name", "W"}, "+03": {"update", one}} {
+			args = append([]string{"workspaces"}, append(args, "--tenant", tenant, "--database-url", url)...)
 			refused(t, exitUsage, "account_id of shop.products is of type integer", append(args, "--lists", file)...)
 			refused(t, exitUsage, "name your own lists with --lists FILE", args...)
 		}
