@@ -24,6 +24,12 @@ const (
 	copiedAfter = 10 * time.Second // how long rows change at a steady rate before a round
 )
 
+// copiedItem is what the client keeps of an item.
+type copiedItem struct {
+	ID, Name, StockOnHand string
+	CreatedAt             time.Time
+}
+
 // measureCopies prints what it costs to keep a copy of a list in step after changes of several kinds: by rounds, as the
 // client of docs/clients does it, and by a walk that sends the ETag of each page.
 func measureCopies(ctx context.Context, s *subject, r *report) error {
@@ -38,7 +44,7 @@ func measureCopies(ctx context.Context, s *subject, r *report) error {
 
 	wire := newWire()
 	tracking := &copies.Client{Key: key, HTTP: &http.Client{Transport: wire}}
-	items := copies.NewMemory(func(i copies.Item) string { return i.Id })
+	items := copies.NewMemory(func(i copiedItem) string { return i.ID })
 	walk := &walkedCopy{key: key, wire: wire, etags: map[string]string{}, next: map[string]string{}}
 	t := r.table(fmt.Sprintf("A copy of %d items: what a round costs, and a walk with the ETag of each page", copiedItems),
 		"change", "requests of a round", "kB", "statements", "CPU of the node, ms", "requests of a walk", "kB", "statements", "CPU of the node, ms")
