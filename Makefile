@@ -46,7 +46,7 @@ PLAIN = ./cache/replica ./cmd/listedge ./cmd/listedge/doctor ./cmd/listedge/e2e 
 RACED = FloodOfUnknownKeysLocks|NeverSeeEachOther|BusyClients|OneTrace
 TWICE = FreshnessUnderFaults/bursts|FreshnessUnderFaults/SIGKILLed
 # These compute for long in one goroutine, or measure: only without the race detector.
-ALONE = Model$$|MemoryBudget|ALongPageEnds|AFloodOfMadeUp|InTwoSegments
+ALONE = Model$$|MemoryBudget|ALongPageEnds|AFloodOfMadeUp|InTwoSegments|AWorldIsShrunk
 RACED_ORIGIN = FairQueue|QueriesThat|Cancelled|Survives|FromStandby|UnderLoad|SchemaChanges|BeforeTheTimeline|ClosedIdle
 RACED_PACKAGES = $$({ go list ./...; go list $(PLAIN); } | sort | uniq -u)
 race: # of `make test`

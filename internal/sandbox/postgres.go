@@ -46,7 +46,7 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (p *Postgres, err err
 	if err != nil {
 		return nil, err
 	}
-	bin, err := findPostgres()
+	bin, err := FindPostgres()
 	if err != nil {
 		return nil, err
 	}

@@ -322,9 +322,9 @@ var postgresFolders = []string{
 // oldestPostgres is the oldest major version that listedge supports.
 const oldestPostgres = 15
 
-// findPostgres returns the folder that contains initdb and postgres: the first one in PATH, or
+// FindPostgres returns the folder that contains initdb and postgres: the first one in PATH, or
 // else that of the newest version.
-func findPostgres() (bin string, err error) {
+func FindPostgres() (bin string, err error) {
 	inPath := filepath.SplitList(os.Getenv("PATH"))
 	folders := slices.Clone(inPath)
 	for _, pattern := range postgresFolders {

@@ -86,7 +86,7 @@ func TestTheFirstPostgresInPATHIsUsed(t *testing.T) {
 		must(os.WriteFile(filepath.Join(folder, name), []byte("#!/bin/sh\necho 'postgres (PostgreSQL) 15.1'\n"), 0o755))
 	}
 	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
-	if bin := must1(findPostgres()); bin != folder {
+	if bin := must1(FindPostgres()); bin != folder {
 		t.Error("used", bin)
 	}
 }

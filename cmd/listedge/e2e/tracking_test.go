@@ -19,9 +19,8 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// What has to hold of rounds, and what shows it: the model of package cache (TestTrackingModel), the clients of docs/clients (deploy,
-// TestClientsKeepCopies), which are killed, too, and here the copies of both oracles. What is left is what rounds cost, and what
-// they do while all servers change.
+// What has to hold of rounds, and what shows it: the world, the clients of docs/clients (deploy, TestClientsKeepCopies), which are killed,
+// too, and here the copies of both oracles. What is left is what they do while all servers change.
 
 // listCopy is a copy of a list, kept by marks: the client of docs/clients in few lines. It asks the nodes in turn.
 type listCopy struct {

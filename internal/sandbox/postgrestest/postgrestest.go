@@ -83,6 +83,7 @@ func (s *Shared) Server() *sandbox.Postgres {
 		defer cancel()
 		dir, err := sandboxtest.TempDir()
 		must(err)
+		must(sandboxtest.CopyCluster(dir))
 		s.postgres, err = sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: dir, Disposable: true, Settings: s.Settings})
 		must(err)
 		must(s.Prepare(ctx, s.postgres))

@@ -70,6 +70,9 @@ func PostgresWith(t testing.TB, settings map[string]string) *sandbox.Postgres {
 
 func startPostgres(t testing.TB, o sandbox.PostgresOptions) *sandbox.Postgres {
 	t.Helper()
+	if _, err := os.Stat(filepath.Join(o.Dir, "cluster")); err != nil {
+		must(t, CopyCluster(o.Dir))
+	}
 	p, err := sandbox.StartPostgres(t.Context(), o)
 	must(t, err)
 	t.Cleanup(func() { _ = p.Stop() })
