@@ -126,7 +126,7 @@ func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 		t.Errorf("the stack's health check of HAProxy: %v: %s", err, said)
 	}
 
-	c := startClients(t, 8, 8*time.Millisecond, "http://127.0.0.1:"+public, f.key, func(int64) string { return path }, func() {})
+	c := startClients(t, 8, 25*time.Millisecond, "http://127.0.0.1:"+public, f.key, func(int64) string { return path }, func() {})
 	for _, n := range f.nodes {
 		before := c.answered.Load()
 		if how := n.stop(t); how != "exit status 0" {

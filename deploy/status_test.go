@@ -53,7 +53,7 @@ func TestTheStatusPageIsLive(t *testing.T) {
 		t.Errorf("a hit ratio without a page: %s", said)
 	}
 
-	stop := load(n.public, f.key, 50*time.Millisecond)
+	stop := load(n.public, f.key, 200*time.Millisecond)
 	defer stop()
 	for name, expression := range map[string]string{
 		"requests":            aboveFive(big("traffic")),
@@ -151,7 +151,7 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	page.await(t, is("Healthy", "^$"))
 	page.await(t, `document.querySelectorAll("#fleet tbody tr").length === 2`)
 
-	stop := load(n.public, f.key, 50*time.Millisecond) // an idle node notices neither that something fails nor that it is back
+	stop := load(n.public, f.key, 200*time.Millisecond) // an idle node notices neither that something fails nor that it is back
 	defer stop()
 	light := func(level, text string) string { // of its own
 		return fmt.Sprintf(`[...document.querySelectorAll("#lights .%s")].some(l => l.textContent.startsWith(%q))`, level, "Replica "+replica.Addr()+" "+text)

@@ -212,7 +212,7 @@ func TestDoctorOfReplicas(t *testing.T) {
 func TestDoctorOfRedis(t *testing.T) {
 	t.Parallel()
 	address := database(t)
-	r, overTLS, _ := tlsRedis(t, "TLSv1.3")
+	r, overTLS, _ := tlsRedis(t)
 	secured := sandboxtest.Redis(t)
 	must(redistest.Client(t, secured).ConfigSet(t.Context(), "requirepass", "secret").Err())
 	sentinel := sandboxtest.Sentinel(t, "main", r.Addr(), time.Second)

@@ -48,32 +48,6 @@ func TestTwoRegionsOnOneDatabase(t *testing.T) {
 	refused(t, exitUsage, "--region", "serve", "--database-url", url, "--region", "New York")
 }
 
-// A node whose database is not that of its fleet is not ready. A fleet of another region may share the Redis.
-func TestANodeOnAnotherDatabaseThanItsFleet(t *testing.T) {
-	t.Parallel()
-	redis := sandboxtest.Redis(t)
-	ours, theirs := database(t), database(t)
-	first := launchNode(t, ours, "--redis-url", redis.URL())
-	first.awaitReady(t)
-	stranger := launchNode(t, theirs, append(lateProofs, "--redis-url", redis.URL())...)
-	const why = "the fleet follows database "
-	stranger.awaitCheck(t, "fleet", why)
-	if status, r := stranger.readiness(t); status != 503 || r.Ready {
-		t.Errorf("%d %+v", status, r)
-	}
-	says(t, []string{"--database-url", theirs, "--redis-url", redis.URL(), "--node", stranger.admin}, exitFailed,
-		doctor.Finding{Subject: "fleet", Level: doctor.Fail, Text: why})
-	says(t, []string{"--database-url", theirs, "--redis-url", redis.URL()}, exitFailed, doctor.Finding{Subject: "fleet", Level: doctor.Fail, Text: why})
-	startNode(t, theirs, "--redis-url", redis.URL(), "--region", "another")
-	within(t, patience, "it is logged", func() bool { return strings.Contains(stranger.err.String(), why) })
-	if status, r := first.readiness(t); status != 200 || r.Checks["fleet"] != "ok" {
-		t.Errorf("%d %+v", status, r)
-	}
-	if logged := strings.Count(stranger.err.String(), why); logged != 1 {
-		t.Errorf("it is logged %d times: %s", logged, stranger.err.String())
-	}
-}
-
 // slots returns the names of the server's slots.
 func slots(address string) []string {
 	return must1(postgrestest.Value[[]string](address, "SELECT coalesce(array_agg(slot_name::text), '{}') FROM pg_replication_slots"))

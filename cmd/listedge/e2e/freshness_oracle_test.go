@@ -54,7 +54,7 @@ const (
 	pageOfMany        = 8 // rows: three pages
 	// readPause is the longest pause of a reader: what is stale for longer than
 	// the bound is seen many times, and fleets beside this one go on.
-	readPause = 50 * time.Millisecond
+	readPause = 100 * time.Millisecond
 )
 
 // query is a page of a workspace's list, and what is on it at all times.
@@ -462,7 +462,7 @@ func (h *history) step(conn *pgx.Conn, url string, write form) {
 type form func(ctx context.Context, conn *pgx.Conn, h *history, v int) error
 
 // usualForms are those that a transaction may have. The page oracle writes rows in more ways.
-var usualForms = []form{inPlace, inPlace, inPlace, deleteAndInsert, prepared, withRollbacks}
+var usualForms = []form{inPlace, inPlace, prepared}
 
 func each(ctx context.Context, tx pgx.Tx, statements ...statement) error {
 	for _, s := range statements {
@@ -494,12 +494,6 @@ func inPlace(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return each(ctx, tx, h.count(v)) })
 }
 
-func deleteAndInsert(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		return each(ctx, tx, sql("DELETE FROM items WHERE "+theTwo, h.workspace), sql(twoRows, h.workspace, v))
-	})
-}
-
 func (h *history) gid() string { return "writer of " + h.workspace }
 
 // prepared commits in two phases, with time in between.
@@ -524,25 +518,6 @@ func (h *history) abandon(ctx context.Context, conn *pgx.Conn) error {
 	}
 	_, err := conn.Exec(ctx, "ROLLBACK PREPARED '"+h.gid()+"'")
 	return err
-}
-
-// withRollbacks also writes rows and rolls them back, as a whole and in part.
-func withRollbacks(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
-	wrong := sql("UPDATE items SET stock_on_hand = -1 WHERE "+theTwo, h.workspace)
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	if err := each(ctx, tx, wrong); err != nil {
-		_ = tx.Rollback(ctx)
-		return err
-	}
-	if err := tx.Rollback(ctx); err != nil {
-		return err
-	}
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		return each(ctx, tx, sql("SAVEPOINT s"), wrong, sql("ROLLBACK TO s"), h.count(v))
-	})
 }
 
 // truncated empties the table, or the partition, that the rows are in, and puts

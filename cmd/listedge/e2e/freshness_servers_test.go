@@ -139,6 +139,12 @@ func TestTwoDatabasesShareARedis(t *testing.T) {
 		}
 	}
 	misrouted.stop()
+	stranger := launchNode(t, clone, append(lateProofs, "--redis-url", server.URL())...) // of the fleet of the original
+	stranger.awaitCheck(t, "fleet", "the fleet follows database ")
+	if status, r := stranger.readiness(t); status != 503 || r.Ready {
+		t.Errorf("%d %+v", status, r)
+	}
+	stranger.stop()
 	for _, n := range []*testNode{one, other} {
 		admitted := 0
 		for range 8 {

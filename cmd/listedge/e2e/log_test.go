@@ -1,14 +1,11 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -124,48 +121,8 @@ func complaints(t *testing.T, log string) (all []string) {
 	return all
 }
 
-// A server that cannot be reached at the start is logged in one line, with the cause, before
-// the first request. Requests add no line about it.
-func TestUnreachableServersAreLoggedOnce(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		flag, url string
-		logged    []string // parts of the one line
-	}{
-		"Redis":               {"--redis-url", "redis://127.0.0.1:1", []string{"Redis is down", "127.0.0.1:1", "refused"}},
-		"Redis, a Cluster":    {"--redis-url", "redis://127.0.0.1:1,127.0.0.1:2", []string{"Redis is down", "refused"}},
-		"Redis, by Sentinel":  {"--redis-url", "redis+sentinel://127.0.0.1:1/master", []string{"Redis is down", "sentinel"}},
-		"replica 127.0.0.1:1": {"--replica-url", "postgres://127.0.0.1:1/listedge", []string{"the replica 127.0.0.1:1 is not queried", "refused"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			url := database(t)
-			workspace, key := workspaceWithKey(t, url)
-			n := launchNode(t, url, c.flag, c.url, "--cache-ttl", "1ms", "--max-stale", "0s")
-			n.awaitReady(t)
-			about := func() []string {
-				return slices.DeleteFunc(complaints(t, n.err.String()), func(line string) bool { return !strings.Contains(line, c.logged[0]) })
-			}
-			within(t, patience, "it is reported", func() bool { return len(about()) > 0 })
-			if check, _, _ := strings.Cut(name, ","); n.metric(t, "listedge_check_up", fmt.Sprintf("check=%q", strings.ToLower(check))) != 0 {
-				t.Error("the metric says that it is up")
-			}
-			for range 15 { // of which each fails to reach the server
-				execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'one more')", workspace)
-				if a := n.get(t, "/v1/items", key); a.StatusCode != 200 {
-					t.Fatalf("%s: %s", a.Status, a.body)
-				}
-			}
-			logged := about()
-			if len(logged) != 1 || slices.ContainsFunc(c.logged, func(part string) bool { return !strings.Contains(logged[0], part) }) {
-				t.Errorf("%d lines:\n%s", len(logged), strings.Join(logged, "\n"))
-			}
-		})
-	}
-}
-
 // If Postgres or Redis fails or hangs, one line is logged, and one when it answers again, also without requests. What follows from
-// it is not logged beside it.
+// it is not logged beside it, and the node stays ready.
 func TestAnOutageIsLoggedOnceEachWay(t *testing.T) {
 	t.Parallel()
 	postgres, url := privateDatabase(t)
@@ -174,143 +131,72 @@ func TestAnOutageIsLoggedOnceEachWay(t *testing.T) {
 	n := startFollowed(t, url, "--redis-url", redis.URL(), "--cache-ttl", "1ms")
 	for _, of := range []struct {
 		server, how string
+		requests    bool
 		begin, end  func() error
 	}{
-		{"Postgres", "dies", func() error { return postgres.Kill(syscall.SIGQUIT) }, func() error { return postgres.Restart(context.Background()) }},
-		{"Redis", "dies", redis.Kill, func() error { return redis.Restart(context.Background()) }},
-		{"Redis", "hangs", redis.Freeze, redis.Thaw},
+		{"Postgres", "dies", true, func() error { return postgres.Kill(syscall.SIGQUIT) }, func() error { return postgres.Restart(context.Background()) }},
+		{"Redis", "dies", false, redis.Kill, func() error { return redis.Restart(context.Background()) }},
+		{"Redis", "hangs", true, redis.Freeze, redis.Thaw},
 	} {
-		for _, requests := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s %s, with requests: %v", of.server, of.how, requests), func(t *testing.T) {
-				before := len(n.err.String())
-				logs := func(text string, up float64) {
-					t.Helper()
-					within(t, patience, text, func() bool {
-						if requests {
-							n.get(t, "/v1/items", key)
-						}
-						return strings.Contains(n.err.String()[before:], `"`+text) &&
-							n.metric(t, "listedge_check_up", fmt.Sprintf("check=%q", strings.ToLower(of.server))) == up
-					})
-				}
-				must(of.begin())
-				logs(of.server+" is down", 0)
-				must(of.end())
-				logs("no longer: "+of.server+" is down", 1)
-				n.awaitFollowed(t)
-				about := slices.DeleteFunc(complaints(t, n.err.String()[before:]), func(line string) bool {
-					return of.server == "Redis" && !strings.Contains(strings.ToLower(line), "redis") || strings.HasPrefix(line, "request failed")
+		t.Run(of.server+" "+of.how, func(t *testing.T) {
+			before := len(n.err.String())
+			logs := func(text string, up float64) {
+				t.Helper()
+				within(t, patience, text, func() bool {
+					if of.requests {
+						n.get(t, "/v1/items", key)
+					}
+					return strings.Contains(n.err.String()[before:], `"`+text) &&
+						n.metric(t, "listedge_check_up", fmt.Sprintf("check=%q", strings.ToLower(of.server))) == up
 				})
-				if len(about) != 1 {
-					t.Errorf("%d lines:\n%s", len(about), strings.Join(about, "\n"))
-				}
+			}
+			must(of.begin())
+			logs(of.server+" is down", 0)
+			if status, r := n.readiness(t); status != 200 || !r.Ready {
+				t.Errorf("%d %+v", status, r)
+			}
+			must(of.end())
+			logs("no longer: "+of.server+" is down", 1)
+			n.awaitFollowed(t)
+			about := slices.DeleteFunc(complaints(t, n.err.String()[before:]), func(line string) bool {
+				return of.server == "Redis" && !strings.Contains(strings.ToLower(line), "redis") || strings.HasPrefix(line, "request failed")
 			})
-		}
+			if len(about) != 1 {
+				t.Errorf("%d lines:\n%s", len(about), strings.Join(about, "\n"))
+			}
+		})
 	}
 }
 
-// logPipe is the standard error of a node: a pipe whose reader may stop, or go away.
-type logPipe struct {
-	path    string
-	reader  *os.File
-	stopped chan struct{} // closed once the reader has stopped
-}
-
-// startWithPipe starts a node whose log is read from a pipe.
-func startWithPipe(t *testing.T, databaseURL string, args ...string) (*testNode, *logPipe) {
-	t.Helper()
-	l := &logPipe{path: filepath.Join(sandboxtest.Dir(t), "log")}
-	must(syscall.Mkfifo(l.path, 0o600))
-	l.reader = must1(os.OpenFile(l.path, os.O_RDONLY|syscall.O_NONBLOCK, 0))
-	t.Cleanup(func() { l.reader.Close() })
-	stderr := os.NewFile(uintptr(must1(syscall.Open(l.path, syscall.O_WRONLY|syscall.O_CLOEXEC, 0))), l.path)
-	c := serveCommand(listedge, databaseURL, args...)
-	c.Stderr = stderr
+// A reader of the log that is gone costs lines of it, and nothing else: neither pages nor checks nor the end of the process wait for it.
+// Package node has tests of a reader that hangs.
+func TestALogThatNobodyReadsStopsNothing(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	r := sandboxtest.Redis(t)
+	reader, writer, err := os.Pipe()
+	must(err)
+	c := serveCommand(listedge, url, "--redis-url", r.URL())
+	c.Stderr = writer
 	p := startCommand(t, c)
-	stderr.Close()
-	l.read(p)
+	writer.Close()
+	go func() { _, _ = io.Copy(&p.err, reader) }()
 	n := awaitListening(t, p)
 	n.awaitReady(t)
-	hang := time.AfterFunc(patience, func() { p.signal(syscall.SIGKILL) }) // so that the test ends
-	t.Cleanup(func() { hang.Stop() })
-	return n, l
-}
-
-// read begins to read the log of the program.
-func (l *logPipe) read(p *program) {
-	stopped := make(chan struct{})
-	l.stopped = stopped
-	must(l.reader.SetReadDeadline(time.Time{}))
-	go func() {
-		defer close(stopped)
-		_, _ = io.Copy(&p.err, l.reader)
-	}()
-}
-
-// stop stops reading, and fills the pipe to its last byte.
-func (l *logPipe) stop() {
-	must(l.reader.SetReadDeadline(time.Unix(1, 0)))
-	<-l.stopped
-	filler := must1(syscall.Open(l.path, syscall.O_WRONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0))
-	defer syscall.Close(filler)
-	for _, size := range []int{4096, 1} {
-		for err := error(nil); !errors.Is(err, syscall.EAGAIN); {
-			_, err = syscall.Write(filler, bytes.Repeat([]byte("\n"), size))
-		}
-	}
-}
-
-// answers checks that pages are served, and that the admin listener says that Redis is down.
-func answers(t *testing.T, n *testNode, key string) {
-	t.Helper()
+	reader.Close()
+	must(r.Kill())
+	n.awaitCheck(t, "redis", "refused")
 	for range 20 {
 		n.first(t, "/v1/items", key).page(t)
 		if a := n.get(t, "/v1/items?cursor=wrong", key); a.StatusCode != 400 {
 			t.Errorf("%s", a.Status)
 		}
 	}
-	n.awaitCheck(t, "redis", "refused")
-	if n.metric(t, "listedge_check_up", `check="redis"`) != 0 {
-		t.Error("the metric says that Redis is up")
-	}
-}
-
-// A reader that hangs, or is gone, costs lines of the log, and nothing else: neither pages nor checks nor the end of the process
-// wait for it.
-func TestALogThatNobodyReadsStopsNothing(t *testing.T) {
-	t.Parallel()
-	for name, flags := range map[string][]string{"it hangs": {"--access-log", "sampled"}, "it is gone": nil} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			url := database(t)
-			_, key := workspaceWithKey(t, url)
-			r := sandboxtest.Redis(t)
-			n, log := startWithPipe(t, url, append(flags, "--redis-url", r.URL())...)
-			lost := func() bool { return n.metric(t, "listedge_log_lines_lost_total") > 0 }
-			if name == "it is gone" {
-				log.reader.Close()
-			} else {
-				log.stop()
-			}
-			must(r.Kill())
-			answers(t, n, key)
-			if name == "it is gone" {
-				within(t, patience, "lines are lost", lost)
-			} else {
-				within(t, patience, "lines are lost", func() bool {
-					for range 100 {
-						n.get(t, "/v1/items?cursor=wrong", key, "X-Request-Id: "+strings.Repeat("x", 128))
-					}
-					return lost()
-				})
-				log.read(n.program)
-				within(t, patience, "it is said", func() bool { return strings.Contains(n.err.String(), `"msg":"lines of the log are lost`) })
-				log.stop()
-			}
-			if code := n.stop(); code != exitFine {
-				t.Errorf("exit %d", code)
-			}
-		})
+	within(t, patience, "lines are lost", func() bool { return n.metric(t, "listedge_log_lines_lost_total") > 0 })
+	defer time.AfterFunc(patience, func() { n.signal(syscall.SIGKILL) }).Stop() // a hang
+	if code := n.stop(); code != exitFine {
+		t.Errorf("exit %d", code)
 	}
 }
 

@@ -152,11 +152,9 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 		"a column": {"REVOKE SELECT ON contacts FROM ROLENAME; GRANT SELECT (workspace_id, id, name) ON contacts TO ROLENAME", "contacts cannot be read",
 			"GRANT SELECT ON public.contacts TO ROLENAME"},
 		"keys":       {"REVOKE SELECT ON api_keys FROM ROLENAME", "API keys cannot be read", "GRANT SELECT ON public.api_keys TO ROLENAME"},
-		"workspaces": {"REVOKE SELECT ON workspaces FROM ROLENAME", "API keys cannot be read", "GRANT SELECT ON public.workspaces TO ROLENAME"},
 		"the schema": {"REVOKE USAGE ON SCHEMA public FROM ROLENAME, PUBLIC", "items cannot be read", "GRANT USAGE ON SCHEMA public TO ROLENAME"},
 		"a function": {"REVOKE EXECUTE ON FUNCTION listedge_search_grams FROM ROLENAME, PUBLIC", "items cannot be read",
 			"GRANT EXECUTE ON FUNCTION public.listedge_search_grams(tenant text, folded text) TO ROLENAME"},
-		"row level security": {"ALTER TABLE contacts ENABLE ROW LEVEL SECURITY", "contacts cannot be read", "ALTER ROLE ROLENAME BYPASSRLS"},
 		"a policy of rows": {"ALTER TABLE contacts ENABLE ROW LEVEL SECURITY; CREATE POLICY no_tea ON contacts USING (name <> 'Tea')", "contacts cannot be read",
 			"ALTER ROLE ROLENAME BYPASSRLS"},
 	} {

@@ -89,11 +89,11 @@ func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 		if ok() {
 			return
 		}
-		waited := time.Since(first)
+		took, waited := time.Since(began), time.Since(first)
 		if waited > limit {
 			t.Fatalf("never came: %s", what)
 		}
-		time.Sleep(max(time.Millisecond, 4*time.Since(began), min(waited/16, 100*time.Millisecond)))
+		time.Sleep(max(time.Millisecond, 4*took, min(waited/8, max(200*time.Millisecond, 10*took))))
 	}
 }
 
