@@ -13,7 +13,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath -ldflags=-w
 
 .DEFAULT_GOAL := help
-.PHONY: help run build quick test race plain deploy-tests check compiled bench soak fuzz world mutations vuln image release-snapshot lines clean
+.PHONY: help run build quick test race plain e2e packages deploy-tests check compiled bench soak fuzz world mutations vuln image release-snapshot lines clean
 
 help: ## list what there is to make
 	@sed -n -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
@@ -35,12 +35,13 @@ test: ## check, and all tests, with what they need installed
 	@deploy/install.sh
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory compiled
-	@$(MAKE) --no-print-directory -j 2 deploy-tests plain # side by side: both wait a lot
+	@$(MAKE) --no-print-directory -j 3 deploy-tests plain # side by side: they wait a lot
 	@$(MAKE) --no-print-directory race # which computes a lot, and would keep those waiting
 
 # The race detector makes tests three to ten times as slow. Of packages in which hardly anything runs at once, it has a few
 # tests. A test runs twice only if both say something: the race detector falsifies what tests measure, and of a model it shows nothing.
-# -count=1: Go, which keeps the results of tests, does not see that a program has changed which a test builds and starts.
+# -count=1: Go, which keeps the results of tests, does not see that a program has changed which a test builds and starts. These do.
+PROGRAM = ./cmd/listedge ./cmd/listedge/e2e
 PLAIN = ./cache/replica ./cmd/listedge ./cmd/listedge/doctor ./cmd/listedge/e2e ./internal/list ./internal/redact ./internal/remedy \
 	./origin ./origin/admin
 RACED = FloodOfUnknownKeysLocks|NeverSeeEachOther|BusyClients|OneTrace
@@ -54,8 +55,13 @@ race: # of `make test`
 	CGO_ENABLED=1 go test -count=1 -vet=off -race -p 2 -timeout 45m -run '$(RACED)|$(TWICE)' ./cmd/listedge/e2e
 	CGO_ENABLED=1 go test -vet=off -race -p 2 -timeout 45m -run '$(RACED_ORIGIN)|HalfTransaction' ./origin ./cache/replica
 
-plain: # of `make test`
-	go test -count=1 -vet=off -p 2 -timeout 45m -skip '$(RACED)' $(PLAIN)
+plain: e2e packages # of `make test`
+
+e2e: # of `make test`
+	go test -count=1 -vet=off -p 2 -timeout 45m -skip '$(RACED)' $(PROGRAM)
+
+packages: # of `make test`
+	go test -vet=off -p 1 -timeout 45m $(filter-out $(PROGRAM),$(PLAIN))
 	go test -vet=off -p 2 -timeout 45m -run '$(ALONE)|Alloc|MemoryOf|IsBounded|Quota|TestWorld|SameSeed|WhatClientsGet|WhatAFleet|WhatALoss' ./cache ./edge ./internal/world ./limiter ./origin/apikey ./origin/usage
 
 deploy-tests: # of `make test`; a module of its own: see its go.mod

@@ -142,6 +142,37 @@ func (n *testNode) first(t *testing.T, path, key string, headers ...string) (a *
 	return a
 }
 
+// walk reads all pages of a list, and checks that no page but the last is short, that Link and
+// nextCursor lead to the same page, and that no row comes twice.
+func (n *testNode) walk(t *testing.T, path, key string, size int) (rows []map[string]any) {
+	t.Helper()
+	seen := map[any]bool{}
+	for next := path; ; {
+		a := n.first(t, next, key)
+		p := a.page(t)
+		for _, row := range p.Data {
+			if seen[row["id"]] {
+				t.Fatalf("%s: %v comes twice", path, row["id"])
+			}
+			seen[row["id"]] = true
+		}
+		rows = append(rows, p.Data...)
+		next = a.next(t)
+		if !p.Page.HasMore {
+			if p.Page.NextCursor != nil || next != "" || len(p.Data) > size {
+				t.Fatalf("%s: the last page has %d rows, cursor %v, link %s", path, len(p.Data), p.Page.NextCursor, next)
+			}
+			return rows
+		}
+		if len(p.Data) != size {
+			t.Fatalf("%s: a page of %d rows, not %d, in the middle", path, len(p.Data), size)
+		}
+		if !strings.HasSuffix(next, "cursor="+*p.Page.NextCursor) {
+			t.Fatalf("%s: cursor %s, link %s", path, *p.Page.NextCursor, next)
+		}
+	}
+}
+
 // try does not check the response: for tests that expect connections to fail.
 func (n *testNode) try(method, path, key string, headers ...string) (*answer, error) {
 	r, err := http.NewRequest(method, n.url+path, nil)

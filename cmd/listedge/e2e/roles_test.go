@@ -11,10 +11,8 @@ import (
 	"listedge/cmd/listedge/doctor"
 	edgeadmin "listedge/edge/admin"
 	"listedge/internal/sandbox/postgrestest"
-	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
-	"listedge/origin/postgres"
 )
 
 // as is the URL for another role, whose password is p.
@@ -260,40 +258,4 @@ func TestAReplicationURLThatLeadsElsewhereIsRefused(t *testing.T) {
 		return status == http.StatusServiceUnavailable &&
 			(strings.Contains(r.Checks["reading"], "another server or database") || strings.Contains(r.Checks["postgres"], "is database "))
 	})
-}
-
-// A node whose follower cannot connect identifies its database itself. If it lacks the right
-// to, it logs that once, and once when it has the right again.
-func TestANodeWithoutAFollowerNamesItsPages(t *testing.T) {
-	t.Parallel()
-	_, address := privateDatabase(t)
-	_, key := workspaceWithKey(t, address)
-	execute(t, address, "CREATE ROLE listedge_node LOGIN PASSWORD 'p'")
-	execute(t, address, docsGrants(t))
-	execute(t, address, "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
-	_, pooled := sandboxtest.PgBouncer(t, as(t, address, "listedge_node"), map[string]string{"pool_mode": "transaction"})
-	server := sandboxtest.Redis(t)
-	n := startNode(t, pooled, "--redis-url", server.URL())
-	n.first(t, "/v1/items", key).page(t)
-	const refused, again = "the node may not query which database it reads", "no longer: the node may not query which database it reads"
-	within(t, patience, "it says that it may not ask", func() bool { return strings.Contains(n.err.String(), refused) })
-	execute(t, address, "GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC")
-	within(t, patience, "it says that it may", func() bool { return strings.Contains(n.err.String(), again) })
-
-	is := must1(postgres.IdentifyAt(t.Context(), address))
-	client := redistest.Client(t, server)
-	within(t, patience, "a page under the name of the database", func() bool {
-		n.first(t, "/v1/items", key, "Cache-Control: no-cache").page(t)
-		names := must1(client.Keys(t.Context(), "listedge:page:"+is.Digest()+":*").Result())
-		return len(names) > 0
-	})
-	within(t, patience, "all is well", func() bool {
-		status, r := n.readiness(t)
-		return status == 200 && r.Checks["timeline"] == "ok" && r.Checks["redis"] == "ok"
-	})
-	for _, text := range []string{refused, again} {
-		if times := strings.Count(n.err.String(), `"msg":"`+text); times != 1 {
-			t.Errorf("%q is logged %d times:\n%s", text, times, n.err.String())
-		}
-	}
 }

@@ -82,8 +82,7 @@ func TestUsageIsWhatTheNodesAnswered(t *testing.T) {
 	database, redis := database(t), sandboxtest.Redis(t).URL()
 	began := time.Now()
 	workspace, _ := workspaceWithKey(t, database)
-	other, _ := workspaceWithKey(t, database)
-	execute(t, database, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || n FROM generate_series(1, 500) n", workspace)
+	execute(t, database, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || n FROM generate_series(1, 100) n", workspace)
 	busy, _ := keyNamed(t, database, workspace, "busy", "--rate", "100000")
 	limited, limitedID := keyNamed(t, database, workspace, "limited", "--rate", "0.001", "--burst", "5")
 	blocked, _ := keyNamed(t, database, workspace, "no contacts", "--scopes", "items:read")
@@ -153,9 +152,6 @@ func TestUsageIsWhatTheNodesAnswered(t *testing.T) {
 		if k.LastUsedAt == nil || k.LastUsedAt.Before(began) || k.LastUsedAt.After(time.Now()) || !strings.HasPrefix(used.text, k.Prefix) {
 			t.Errorf("%+v", k)
 		}
-	}
-	if empty := usageOf(t, database, other); empty.Keys == nil || len(empty.Keys) > 0 {
-		t.Errorf("%+v", empty)
 	}
 
 	use(3) // what was counted last is written at shutdown
