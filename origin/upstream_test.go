@@ -102,7 +102,6 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 	for name, run := range map[string]func() error{
 		"keys and workspaces": func() error { _, err := admin.Open(t.Context(), standby); return err },
 		"migrate up":          func() error { _, err := admin.MigrateUp(t.Context(), standby, list.BuiltIn()); return err },
-		"migrate status":      func() error { _, err := admin.MigrateStatus(t.Context(), standby); return err },
 	} {
 		if err := run(); !errors.Is(err, postgres.ErrStandby) {
 			t.Errorf("%s: %v", name, err)

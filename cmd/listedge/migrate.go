@@ -63,8 +63,8 @@ type migrateStatus struct {
 }
 
 // Run lists all migrations, and which of them the database has.
-func (c *migrateStatus) Run(ctx context.Context, t *terminal) error {
-	all, err := admin.MigrateStatus(ctx, c.DatabaseURL)
+func (c *migrateStatus) Run(ctx context.Context, t *terminal, a *admin.Conn) error {
+	all, err := admin.MigrateStatus(ctx, a)
 	return c.print(t, all, err, "MIGRATION\tSTATE\n"+
 		"{{range .}}{{.Name}}\t{{if .AppliedAt.IsZero}}pending{{else}}applied {{instant .AppliedAt}}{{end}}\n{{end}}")
 }

@@ -124,37 +124,53 @@ var (
 
 // AppendCursor appends the cursor of the query's position.
 func (q *Query) AppendCursor(dst []byte) []byte {
-	raw := make([]byte, cursorHead, 128)
-	raw[4] = cursorVersion
-	binary.BigEndian.PutUint64(raw[5:], q.scopeHash())
-	raw = append(raw, q.After...)
-	binary.BigEndian.PutUint32(raw, crc32.Checksum(raw[4:], castagnoli))
-	return cursorText.AppendEncode(dst, raw)
+	return sealCursor(dst, append(beginCursor(cursorVersion, q.scopeHash()), q.After...))
 }
 
 // ParseCursor reads a cursor for the query, whose scope must be set already. It appends the
 // cursor's bytes to room, and the position holds until they change.
 // Errors: ErrCursorMalformed, ErrCursorForeign.
 func (q *Query) ParseCursor(room *[]byte, text []byte) (list.Position, error) {
-	if len(text) > MaxCursor || bytes.ContainsAny(text, "\r\n") { // which base64 would skip
+	raw, err := openCursor(room, text, cursorVersion, q.scopeHash())
+	if err != nil {
+		return "", err
+	}
+	p := list.Position(TextOf(raw))
+	if !q.List.IsPosition(q.Order, p) {
 		return "", ErrCursorMalformed
+	}
+	return p, nil
+}
+
+// beginCursor makes the bytes of a cursor up to what it says.
+func beginCursor(version byte, scope uint64) []byte {
+	raw := append(make([]byte, 4, 128), version) // after the checksum
+	return binary.BigEndian.AppendUint64(raw, scope)
+}
+
+// sealCursor appends the cursor of the bytes, whose checksum it sets.
+func sealCursor(dst, raw []byte) []byte {
+	binary.BigEndian.PutUint32(raw, crc32.Checksum(raw[4:], castagnoli))
+	return cursorText.AppendEncode(dst, raw)
+}
+
+// openCursor appends the bytes of a cursor to room, and returns those of what it says.
+// Errors: ErrCursorMalformed, ErrCursorForeign.
+func openCursor(room *[]byte, text []byte, version byte, scope uint64) ([]byte, error) {
+	if len(text) > MaxCursor || bytes.ContainsAny(text, "\r\n") { // which base64 would skip
+		return nil, ErrCursorMalformed
 	}
 	from := len(*room)
 	decoded, err := cursorText.AppendDecode(*room, text)
 	*room = decoded
 	raw := decoded[from:]
-	if err != nil || len(raw) < cursorHead || raw[4] != cursorVersion ||
-		binary.BigEndian.Uint32(raw) != crc32.Checksum(raw[4:], castagnoli) {
-		return "", ErrCursorMalformed
+	if err != nil || len(raw) < cursorHead || raw[4] != version || binary.BigEndian.Uint32(raw) != crc32.Checksum(raw[4:], castagnoli) {
+		return nil, ErrCursorMalformed
 	}
-	if binary.BigEndian.Uint64(raw[5:]) != q.scopeHash() {
-		return "", ErrCursorForeign
+	if binary.BigEndian.Uint64(raw[5:]) != scope {
+		return nil, ErrCursorForeign
 	}
-	p := list.Position(TextOf(raw[cursorHead:]))
-	if !q.List.IsPosition(q.Order, p) {
-		return "", ErrCursorMalformed
-	}
-	return p, nil
+	return raw[cursorHead:], nil
 }
 
 func (q *Query) scopeHash() uint64 {

@@ -1,9 +1,7 @@
 package page
 
 import (
-	"bytes"
 	"encoding/binary"
-	"hash/crc32"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -24,7 +22,7 @@ const TrackingStart = "changes"
 
 const (
 	trackingVersion = 3
-	trackingHead    = cursorHead + 8 + 1 + 16
+	trackingHead    = 8 + 1 + 16 // up to what depends on the kind
 )
 
 // TrackingKind says what a client has.
@@ -75,10 +73,7 @@ func (q *Query) AppendTracking(dst []byte, t *Tracking) []byte {
 	if t.Kind == Untracked {
 		return append(dst, TrackingStart...)
 	}
-	raw := make([]byte, 4, 128)
-	raw = append(raw, trackingVersion)
-	raw = binary.BigEndian.AppendUint64(raw, q.trackingScope())
-	raw = binary.BigEndian.AppendUint64(raw, t.Epoch)
+	raw := binary.BigEndian.AppendUint64(beginCursor(trackingVersion, q.trackingScope()), t.Epoch)
 	raw = t.Seen.AppendBytes(append(raw, byte(t.Kind)))
 	switch t.Kind {
 	case InDelta:
@@ -86,8 +81,7 @@ func (q *Query) AppendTracking(dst []byte, t *Tracking) []byte {
 	case InFull:
 		raw = append(raw, t.After...)
 	}
-	binary.BigEndian.PutUint32(raw, crc32.Checksum(raw[4:], castagnoli))
-	return cursorText.AppendEncode(dst, raw)
+	return sealCursor(dst, raw)
 }
 
 // ParseTracking reads a cursor for the query's list, workspace, order and filters.
@@ -96,18 +90,13 @@ func (q *Query) ParseTracking(text []byte) (t Tracking, err error) {
 	if string(text) == TrackingStart {
 		return t, nil
 	}
-	if len(text) > MaxCursor || bytes.ContainsAny(text, "\r\n") { // which base64 would skip
-		return t, ErrCursorMalformed
+	raw, err := openCursor(new([]byte), text, trackingVersion, q.trackingScope())
+	if err == nil && len(raw) < trackingHead {
+		err = ErrCursorMalformed
 	}
-	raw, err := cursorText.AppendDecode(nil, text)
-	if err != nil || len(raw) < trackingHead || raw[4] != trackingVersion ||
-		binary.BigEndian.Uint32(raw) != crc32.Checksum(raw[4:], castagnoli) {
-		return t, ErrCursorMalformed
+	if err != nil {
+		return t, err
 	}
-	if binary.BigEndian.Uint64(raw[5:]) != q.trackingScope() {
-		return t, ErrCursorForeign
-	}
-	raw = raw[cursorHead:]
 	t = Tracking{Kind: TrackingKind(raw[8]), Epoch: binary.BigEndian.Uint64(raw), Seen: changefeed.PositionIn(raw[9:])}
 	rest, ok := raw[9+16:], false
 	switch t.Kind {

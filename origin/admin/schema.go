@@ -42,24 +42,21 @@ type Migration struct {
 // others then find nothing pending. Migrations are added to the audit log in a transaction of
 // its own. listedge_schema_version has them in any case.
 func MigrateUp(ctx context.Context, url string, lists *list.Set) (done []string, err error) {
-	err = checkNames(ctx, url, lists)
+	c, err := Open(ctx, url)
 	if err != nil {
 		return nil, fmt.Errorf("migrate up: %w", err)
 	}
-	applied, err := applyMigrations(ctx, url)
+	defer c.Close()
+	err = taken(ctx, c.conn, lists, false)
+	if err != nil {
+		return nil, fmt.Errorf("migrate up: %w", err)
+	}
+	applied, err := applyMigrations(ctx, c)
 	for _, name := range applied {
 		done = append(done, "applied "+name)
 	}
-	if err != nil && len(applied) == 0 {
-		return nil, fmt.Errorf("migrate up: %w", err)
-	}
-	c, failed := Open(ctx, url)
-	if failed != nil {
-		return done, fmt.Errorf("migrate up: %w", errors.Join(err, failed))
-	}
-	defer c.Close()
 	if len(applied) > 0 {
-		_, failed = act(ctx, c, func(pgx.Tx) (done struct{}, a audit.Act, err error) {
+		_, failed := act(ctx, c, func(pgx.Tx) (done struct{}, a audit.Act, err error) {
 			return done, audit.Act{Action: "migrate.up", Details: map[string]any{"applied": applied}}, nil
 		})
 		err = errors.Join(err, failed)
@@ -84,17 +81,8 @@ func MigrateUp(ctx context.Context, url string, lists *list.Set) (done []string,
 //go:embed collisions.sql
 var collisionsSQL string
 
-// checkNames returns an error if the database was never migrated and has something else under the names of what MigrateUp makes.
-func checkNames(ctx context.Context, url string, lists *list.Set) error {
-	c, err := Open(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	return taken(ctx, c.conn, lists, false)
-}
-
-// taken returns an error that names all collisions; migrated = also those of the tables of lists if migrations were applied.
+// taken returns an error that names all collisions of a database that was never migrated; migrated = also those of the tables of lists
+// if migrations were applied.
 func taken(ctx context.Context, db querier, lists *list.Set, migrated bool) error {
 	made := restored(lists)
 	rows, _ := db.Query(ctx, collisionsSQL, pgx.QueryExecModeExec, made[0], made[1], made[2], made[4], made[6], migrated)
@@ -110,8 +98,8 @@ func taken(ctx context.Context, db querier, lists *list.Set, migrated bool) erro
 }
 
 // applyMigrations returns the names of those that it applied, also with an error.
-func applyMigrations(ctx context.Context, url string) (applied []string, err error) {
-	err = withGoose(ctx, url, func(p *goose.Provider) error {
+func applyMigrations(ctx context.Context, c *Conn) (applied []string, err error) {
+	err = withGoose(ctx, c, func(p *goose.Provider) error {
 		results, err := p.Up(ctx)
 		if partial := (*goose.PartialError)(nil); errors.As(err, &partial) {
 			results = partial.Applied
@@ -125,8 +113,8 @@ func applyMigrations(ctx context.Context, url string) (applied []string, err err
 }
 
 // MigrateStatus lists all migrations, applied or pending.
-func MigrateStatus(ctx context.Context, url string) (all []Migration, err error) {
-	err = withGoose(ctx, url, func(p *goose.Provider) error {
+func MigrateStatus(ctx context.Context, c *Conn) (all []Migration, err error) {
+	err = withGoose(ctx, c, func(p *goose.Provider) error {
 		statuses, err := p.Status(ctx)
 		for _, s := range statuses {
 			all = append(all, Migration{Version: s.Source.Version, Name: path.Base(s.Source.Path), AppliedAt: s.AppliedAt})
@@ -142,13 +130,8 @@ func MigrateStatus(ctx context.Context, url string) (all []Migration, err error)
 // versionTable says which migrations were applied. With another name it would be that of every program that uses goose.
 const versionTable = "listedge_schema_version"
 
-func withGoose(ctx context.Context, url string, use func(*goose.Provider) error) error {
-	c, err := Open(ctx, url)
-	if err != nil {
-		return err
-	}
-	err = checkServer(ctx, c.conn)
-	c.Close()
+func withGoose(ctx context.Context, c *Conn, use func(*goose.Provider) error) error {
+	err := checkServer(ctx, c.conn)
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func TestMigratingUpFromNothing(t *testing.T) {
 	}
 	status := func(applied bool) {
 		t.Helper()
-		all := must1(MigrateStatus(t.Context(), url))
+		all := must1(MigrateStatus(t.Context(), openAdmin(t, url)))
 		for _, m := range all {
 			if m.AppliedAt.IsZero() == applied || !strings.HasPrefix(m.Name, fmt.Sprintf("%05d_", m.Version)) {
 				t.Errorf("%+v, applied: %v", m, applied)
@@ -77,7 +77,7 @@ func TestTenNodesMigrateAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if want := len(must1(MigrateStatus(t.Context(), url))) + 2; done.Load() != int64(want) { // and the lists and the publication
+	if want := len(must1(MigrateStatus(t.Context(), openAdmin(t, url)))) + 2; done.Load() != int64(want) { // and the lists and the publication
 		t.Errorf("%d acts, want %d", done.Load(), want)
 	}
 	if err := readiness(openDatabase(t, postgres.Options{URL: url})).Ready(t.Context()); err != nil {
@@ -459,7 +459,7 @@ func TestADatabaseOfAnotherEncodingIsRefused(t *testing.T) {
 			if applied, err := MigrateUp(t.Context(), url, list.BuiltIn()); err == nil || !strings.HasSuffix(err.Error(), want) || len(applied) != 0 {
 				t.Errorf("migrate up: %v, applied %v", err, applied)
 			}
-			if _, err := MigrateStatus(t.Context(), url); err == nil || !strings.HasSuffix(err.Error(), want) {
+			if _, err := MigrateStatus(t.Context(), openAdmin(t, url)); err == nil || !strings.HasSuffix(err.Error(), want) {
 				t.Errorf("migrate status: %v", err)
 			}
 			var tables int
