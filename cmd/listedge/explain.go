@@ -32,5 +32,5 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 		return fmt.Errorf("this node does not remember a request %s: another node answered it, it is too old, or it was a hit (a node keeps only a sample of hits)",
 			c.ID)
 	}
-	return c.print(t, records, nil, "# Times are in seconds.\n{{range .}}{{yaml .}}{{end}}")
+	return c.print(t, records, nil, "# Times are in seconds.\n{{range .}}{{fields .}}{{end}}")
 }

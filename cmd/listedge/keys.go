@@ -113,7 +113,7 @@ type keyShow struct {
 // Run prints a key.
 func (c *keyShow) Run(ctx context.Context, t *terminal, a *admin.Conn) error {
 	k, err := a.Key(ctx, c.ID)
-	return c.print(t, k, err, "{{yaml .}}")
+	return c.print(t, k, err, "{{fields .}}")
 }
 
 type keyUpdate struct {

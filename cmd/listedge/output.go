@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,7 +13,6 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/goccy/go-yaml"
 	"github.com/prometheus/common/model"
 
 	"listedge/cmd/listedge/node"
@@ -102,16 +102,21 @@ var formats = template.FuncMap{
 		text, err := json.Marshal(v)
 		return string(text), err
 	},
-	"yaml": func(v any) (lines, error) { // a field a line, by their names in JSON
+	"fields": func(v any) (all lines, err error) { // one a line, by their names in JSON
 		text, err := json.Marshal(v)
-		var fields any
-		if err == nil {
-			err = yaml.UnmarshalWithOptions(text, &fields, yaml.UseOrderedMap())
+		fields := json.NewDecoder(bytes.NewReader(text))
+		_, _ = fields.Token() // the brace
+		for err == nil && fields.More() {
+			name, _ := fields.Token()
+			var value json.RawMessage
+			err = fields.Decode(&value)
+			shown := string(value)
+			if shown != "null" {
+				_ = json.Unmarshal(value, &shown) // else it is no text
+			}
+			all += lines(visible(fmt.Sprintf("%s: %s", name, shown)) + "\n")
 		}
-		if err == nil {
-			text, err = yaml.Marshal(visibleTexts(fields))
-		}
-		return lines(text), err
+		return all, err
 	},
 	"visible": func(v any) any {
 		if text, ok := v.(lines); ok {
@@ -122,23 +127,6 @@ var formats = template.FuncMap{
 		}
 		return visible(fmt.Sprint(v))
 	},
-}
-
-// visibleTexts makes the texts in the fields of a value visible.
-func visibleTexts(v any) any {
-	switch v := v.(type) {
-	case string:
-		return visible(v)
-	case []any:
-		for i := range v {
-			v[i] = visibleTexts(v[i])
-		}
-	case yaml.MapSlice:
-		for i := range v {
-			v[i].Value = visibleTexts(v[i].Value)
-		}
-	}
-	return v
 }
 
 // visible returns a text with \u escapes for what a terminal obeys instead of showing it. Others
