@@ -152,39 +152,35 @@ func (l *List) appendText(dst []byte, values [][]byte, unsent []bool) (_ []byte,
 	return append(dst, '}'), partial, nil
 }
 
-// Unshown returns what Row cannot show of a row: the key, fields, and orders in which it has no place.
-func (l *List) Unshown(values [][]byte) (names []string) {
-	names = unsaid(l, values, false)
-	key, ok := l.Columns[l.Key].appendKey(nil, values[l.Key])
-	if !ok {
-		return append(names, "the key")
-	}
-	for i := range l.Orders {
-		o := &l.Orders[i]
-		place, err := appendPlace(nil, &l.Columns[o.Column].Type, o, values[o.Column])
-		if err != nil || len(place)+len(key) > MaxPosition {
-			names = append(names, "the order "+o.Name)
-		}
-	}
-	return names
-}
-
-// ShownAsNull returns the fields that show a value as null, since JSON cannot say it.
-func (l *List) ShownAsNull(values [][]byte) (names []string) { return unsaid(l, values, true) }
-
-// unsaid returns the fields of a list whose values JSON cannot say: those that are shown as null then, or the others.
-func unsaid(l *List, values [][]byte, asNull bool) (names []string) {
+// Faults returns the fields that show a value of a row as null, since JSON cannot say it, and what keeps Row from showing the row: the key,
+// fields, and orders in which it has no place.
+func (l *List) Faults(values [][]byte) (asNull, unshown []string) {
 	for i := range l.Fields {
 		f := &l.Fields[i]
 		if values[i] == nil {
 			continue
 		}
 		_, err := l.Columns[i].appendValue(nil, f.Form, values[i])
-		if err != nil && asNull == (f.Nullable && errors.Is(err, ErrBounds)) {
-			names = append(names, "the field "+f.Name)
+		switch {
+		case err == nil:
+		case f.Nullable && errors.Is(err, ErrBounds):
+			asNull = append(asNull, "the field "+f.Name)
+		default:
+			unshown = append(unshown, "the field "+f.Name)
 		}
 	}
-	return names
+	key, ok := l.Columns[l.Key].appendKey(nil, values[l.Key])
+	if !ok {
+		return asNull, append(unshown, "the key")
+	}
+	for i := range l.Orders {
+		o := &l.Orders[i]
+		place, err := appendPlace(nil, &l.Columns[o.Column].Type, o, values[o.Column])
+		if err != nil || len(place)+len(key) > MaxPosition {
+			unshown = append(unshown, "the order "+o.Name)
+		}
+	}
+	return asNull, unshown
 }
 
 // GoneRow says that the row of the key is in no list.

@@ -221,7 +221,7 @@ func TestValuesThatAreShownAsNull(t *testing.T) {
 	for column, values := range map[string][]string{"timestamptz?": {"infinity", "10000-01-01 00:00:00+00"}, "float8?": {"NaN"}, "numeric?": {"Infinity"}} {
 		l := oneField(t, column, "")
 		for _, v := range append(values, "NULL", "1") {
-			names := l.ShownAsNull(bytesOf("7", v))
+			names, _ := l.Faults(bytesOf("7", v))
 			if (len(names) == 1 && names[0] == "the field v") != slices.Contains(values, v) {
 				t.Errorf("%s of %s: %q", v, column, names)
 			}

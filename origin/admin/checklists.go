@@ -129,17 +129,16 @@ func (r *rowChecker) check(values [][]byte) {
 			r.report(f)
 		}
 	}
-	nulls := l.ShownAsNull(values)
-	if len(nulls) > 0 {
-		f.Why = "JSON cannot say a value: " + strings.Join(nulls, ", ") + ": null is shown"
+	asNull, unshown := l.Faults(values[:l.Selected])
+	if len(asNull) > 0 {
+		f.Why = "JSON cannot say a value: " + strings.Join(asNull, ", ") + ": null is shown"
 		r.report(f)
 	}
-	_, err := l.Row(values[:l.Selected], nil)
 	switch {
 	case size > MaxRowSize:
 		f.Why = "it has " + strconv.Itoa(size) + " bytes: no page with it can be read"
-	case err != nil:
-		f.Why = err.Error() + ": " + strings.Join(l.Unshown(values[:l.Selected]), ", ") + ": a page with it is an error"
+	case len(unshown) > 0:
+		f.Why = list.ErrBounds.Error() + ": " + strings.Join(unshown, ", ") + ": a page with it is an error"
 	default:
 		return
 	}
