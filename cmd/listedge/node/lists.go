@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -29,46 +29,30 @@ const (
 // description does not fit the catalogue, a setting with which the node will never start, and ctx has ended.
 func (o *Options) AwaitLists(ctx context.Context, resolve func(context.Context) (*list.Set, error)) (err error) {
 	var why atomic.Pointer[admin.Readiness]
-	end := func() error { return nil } // of the wait
+	var waiting *http.Server // answers in the place of the node
 	for attempts := 0; ; attempts++ {
 		attempt, cancel := context.WithTimeout(ctx, listsTimeout)
 		o.Lists, err = resolve(attempt)
 		cancel()
 		if err == nil || ctx.Err() != nil || errors.As(err, new(SettingError)) || errors.Is(err, postgres.ErrParameter) {
-			return errors.Join(err, end())
+			break
 		}
 		reason, todo := remedy.Explain(err)
 		if attempts%listsReport == 0 {
 			slog.New(o.Log).Warn("waits for Postgres, whose catalogue has the tables of --lists", "error", reason, "remedy", todo)
 		}
-		if why.Swap(&admin.Readiness{Checks: map[string]string{"lists": "wait for Postgres: " + reason}}) == nil {
-			end = o.sayNotReady(func() admin.Readiness { return *why.Load() })
+		why.Store(&admin.Readiness{Checks: map[string]string{"lists": "wait for Postgres: " + reason}})
+		if waiting == nil {
+			o.Public.Close()
+			waiting = admin.NewWaitingServer(adminNames(o.Settings), func() admin.Readiness { return *why.Load() }, slog.NewLogLogger(o.Log, slog.LevelWarn))
+			go func() { _ = waiting.Serve(o.Private) }()
 		}
 		fleet.Pause(ctx, listsInterval)
 	}
-}
-
-// sayNotReady answers on the admin listener that the node is not ready, and refuses connections to the public one, until end.
-func (o *Options) sayNotReady(why func() admin.Readiness) (end func() error) {
-	address := o.Public.Addr().String()
-	o.Public.Close()
-	server := admin.NewWaitingServer(adminNames(o.Settings), why, slog.NewLogLogger(o.Log, slog.LevelWarn))
-	lent, served := lentListener{o.Private.(*net.TCPListener)}, make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = server.Serve(lent)
-	}()
-	return func() (err error) {
-		server.Close()
-		<-served
-		_ = lent.SetDeadline(time.Time{})
-		o.Public, err = listen("--listen", address)
+	if waiting == nil || err != nil {
 		return err
 	}
+	waiting.Close()
+	o.Public, o.Private, err = Listen(ListenFlags{o.Public.Addr().String(), o.Private.Addr().String()})
+	return err
 }
-
-// lentListener is a listener that stays open when the server that has it closes it.
-type lentListener struct{ *net.TCPListener }
-
-// Close makes Accept return.
-func (l lentListener) Close() error { return l.SetDeadline(time.Now()) }

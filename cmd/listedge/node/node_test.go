@@ -3,7 +3,12 @@ package node
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +17,8 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
+	"listedge/internal/list"
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/metrics"
 )
 
@@ -117,4 +124,49 @@ func TestANodeVerifiesSixTimesAMinute(t *testing.T) {
 			t.Errorf("%d times an hour", n)
 		}
 	})
+}
+
+// A node whose lists cannot be resolved yet says why on the admin listener, and takes no requests until they are.
+func TestANodeWaitsForItsLists(t *testing.T) {
+	public, private, err := Listen(ListenFlags{"127.0.0.1:0", "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var resolved atomic.Bool
+	o := Options{Public: public, Private: private, Log: newLogOn(slog.DiscardHandler)}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- o.AwaitLists(t.Context(), func(context.Context) (*list.Set, error) {
+			if resolved.Load() {
+				return list.BuiltIn(), nil
+			}
+			return nil, errors.New("it is away")
+		})
+	}()
+	sandboxtest.Within(t, time.Minute, "the reason", func() bool {
+		response, err := http.Get("http://" + private.Addr().String() + "/readyz")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		said, _ := io.ReadAll(response.Body)
+		return response.StatusCode == http.StatusServiceUnavailable && strings.Contains(string(said), "wait for Postgres: it is away")
+	})
+	if conn, err := net.Dial("tcp", public.Addr().String()); err == nil {
+		conn.Close()
+		t.Error("the public listener accepts a connection")
+	}
+	resolved.Store(true)
+	err = <-ended
+	if err != nil || o.Lists != list.BuiltIn() || o.Public.Addr().String() != public.Addr().String() || o.Private.Addr().String() != private.Addr().String() {
+		t.Errorf("%v, %s, %s", err, o.Public.Addr(), o.Private.Addr())
+	}
+	for _, l := range []net.Listener{o.Public, o.Private} {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		l.Close()
+	}
 }
