@@ -344,11 +344,6 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 	says(t, args, exitFailed,
 		doctor.Finding{Subject: other.subject(), Level: doctor.Fail, Text: "serves no page from a cache"},
 		doctor.Finding{Subject: "redis", Level: doctor.Fail, Text: "Redis is down: "})
-	_, old := privateDatabaseWith(t, map[string]string{"wal_level": "replica"})
-	n := startNode(t, old)
-	says(t, []string{"--database-url", old, "--node", n.admin}, exitFine,
-		doctor.Finding{Subject: n.subject(), Level: doctor.OK, Text: "pages expire by age"},
-		doctor.Finding{Subject: "follower", Level: doctor.Warn, Text: "expire after --cache-ttl"})
 	lost := launchNode(t, "postgres://127.0.0.1:1/none")
-	says(t, []string{"--database-url", old, "--node", lost.admin}, exitFailed, doctor.Finding{Subject: "postgres", Level: doctor.Fail, Text: "Postgres is down: "})
+	says(t, []string{"--database-url", f.url, "--node", lost.admin}, exitFailed, doctor.Finding{Subject: "postgres", Level: doctor.Fail, Text: "Postgres is down: "})
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -10,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 )
 
@@ -152,23 +150,5 @@ func TestA304ForNoCacheCostsNothing(t *testing.T) {
 	}
 	if read, proven := n.metric(t, "listedge_origin_fetches_total")-queries, n.metric(t, "listedge_cache_proven_pages_total"); read > 0 || proven != 3*tokens {
 		t.Errorf("%v queries, %v pages were proven", read, proven)
-	}
-}
-
-func TestARedisThatMayEvictIsWarnedOf(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	server := sandboxtest.Redis(t)
-	client := redistest.Client(t, server)
-	must(client.ConfigSet(context.Background(), "maxmemory-policy", "allkeys-lru").Err())
-	n := startNode(t, url, "--redis-url", server.URL())
-	within(t, patience, "the warning", func() bool { return strings.Contains(n.err.String(), "allkeys-lru") })
-	must(server.Freeze()) // what it does not answer is no better news
-	n.awaitCheck(t, "redis", "no answer")
-	n.awaitCheck(t, "redis eviction", "no answer")
-	must(server.Thaw())
-	n.awaitCheck(t, "redis eviction", "allkeys-lru")
-	if log := n.err.String(); strings.Contains(log, "no longer: Redis may evict") {
-		t.Error(log)
 	}
 }

@@ -61,18 +61,10 @@ func TestTheCommandsOfLists(t *testing.T) {
 	})
 	t.Run("plan", func(t *testing.T) {
 		text, steps := command(t, lists("plan")...), parsed[[]admin.Step](t, lists("plan")...)
-		if len(steps) < 3 || strings.Count(text, ";\n") != len(steps) ||
-			!strings.Contains(text, "-- "+steps[0].Why+". It locks "+steps[0].Locks+".\n"+steps[0].SQL+";\n") {
-			t.Errorf("%+v\n%s", steps, text)
-		}
-		made := command(t, lists("plan --apply")...)
-		if made != text {
-			t.Errorf("made %s\nplanned %s", made, text)
+		if made := command(t, lists("plan --apply")...); made != text || strings.Count(text, ";\n") != len(steps) {
+			t.Errorf("made %s\nplanned %s, %+v", made, text, steps)
 		}
 		if again := command(t, lists("plan")...); again != "-- nothing is missing\n" {
-			t.Error(again)
-		}
-		if again := parsed[[]admin.Step](t, lists("plan --apply")...); len(again) != 0 {
 			t.Error(again)
 		}
 	})
@@ -88,25 +80,8 @@ func TestTheCommandsOfLists(t *testing.T) {
 			t.Errorf("%d: %q", p.code, lines)
 		}
 	})
-	t.Run("mistakes", func(t *testing.T) {
-		const misfit = "lists:\n  people: {table: crm.people, key: id, fields: {id: , name: }, orders: {mail: }}\n"
-		for name, lines := range map[string]string{
-			"of the file":     "lists:\n  people: {keys: id}\n  things: {key: id}\n",
-			"of the database": misfit,
-		} {
-			must(os.WriteFile(file, []byte(lines), 0o600))
-			p := untilAnswered(t, lists("show")...)
-			said := strings.TrimSuffix(p.err.String(), "\n")
-			if p.code != exitUsage || p.out.String() != "" || !strings.Contains(said, "\n") {
-				t.Errorf("%s: %d: %s", name, p.code, said)
-			}
-			for line := range strings.SplitSeq(said, "\n") {
-				if !strings.HasPrefix(line, "listedge: "+file+":") {
-					t.Errorf("%s: %s", name, line)
-				}
-			}
-		}
-		must(os.WriteFile(file, []byte(misfit), 0o600))
+	t.Run("mistakes", func(t *testing.T) { // docs/OWN_TABLES.md has those of a file
+		must(os.WriteFile(file, []byte("lists:\n  people: {table: crm.people, key: id, fields: {id: , name: }, orders: {mail: }}\n"), 0o600))
 		p := untilAnswered(t, "doctor", "--lists", file, "--database-url", url)
 		said := p.out.String()
 		if p.code != exitFailed || strings.Count(said, "\nfail  lists ") < 2 || !strings.Contains(said, file+":2: there is no column name") ||
