@@ -44,7 +44,7 @@ test: ## check, and all tests, with what they need installed
 PROGRAM = ./cmd/listedge ./cmd/listedge/e2e
 PLAIN = ./cache/replica ./cmd/listedge ./cmd/listedge/doctor ./cmd/listedge/e2e ./internal/list ./internal/redact ./internal/remedy \
 	./origin ./origin/admin
-RACED = FloodOfUnknownKeysLocks|NeverSeeEachOther|BusyClients|OneTrace
+RACED = FloodOfUnknownKeysLocks|NeverSeeEachOther|OneTrace
 TWICE = FreshnessUnderFaults/bursts|FreshnessUnderFaults/SIGKILLed
 # These compute for long in one goroutine, or measure: only without the race detector.
 ALONE = Model$$|MemoryBudget|ALongPageEnds|AFloodOfMadeUp|InTwoSegments|AWorldIsShrunk

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"net"
@@ -61,69 +60,6 @@ func TestStalePagesAreServedAndMarkedWhilePostgresIsDown(t *testing.T) {
 		a := n.get(t, "/v1/items", key)
 		return a.StatusCode == 200 && !strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error")
 	})
-}
-
-func TestSIGTERMLosesNoRequestOfBusyClients(t *testing.T) {
-	url := database(t)
-	workspace, key := workspaceWithKey(t, url)
-	execute(t, url, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || g FROM generate_series(1, 100) g", workspace)
-	n := startNode(t, url, "--drain", "1s")
-	address := strings.TrimPrefix(n.url, "http://")
-	request := "GET /v1/items HTTP/1.1\r\nHost: a\r\nX-Api-Key: " + key + "\r\n\r\n"
-
-	const clients = 200
-	var answered, lost atomic.Int64
-	var busy sync.WaitGroup // until every client has had its first answer
-	var all sync.WaitGroup
-	busy.Add(clients)
-	for range clients {
-		all.Go(func() {
-			first := sync.OnceFunc(busy.Done)
-			defer first()
-			conn, err := net.Dial("tcp", address)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer conn.Close()
-			_ = conn.SetDeadline(time.Now().Add(patience))
-			ask := func(reader *bufio.Reader) (closed, ok bool) {
-				if _, err := io.WriteString(conn, request); err != nil {
-					return true, false
-				}
-				r, err := http.ReadResponse(reader, nil)
-				if err != nil {
-					return true, false
-				}
-				_, err = io.Copy(io.Discard, r.Body)
-				return r.Close, err == nil && r.StatusCode == 200
-			}
-			for reader, closed, ok := bufio.NewReader(conn), false, true; !closed && ok; first() { // one connection, until the server asks to close it
-				if closed, ok = ask(reader); ok {
-					answered.Add(1)
-				} else {
-					lost.Add(1)
-				}
-			}
-		})
-	}
-	busy.Wait()
-	n.signal(syscall.SIGTERM)
-	within(t, patience, "not ready", func() bool {
-		r, err := http.Get(n.admin + "/readyz")
-		if err != nil {
-			return true // already closed
-		}
-		r.Body.Close()
-		return r.StatusCode == 503
-	})
-	all.Wait()
-	if <-n.ended; n.code != exitFine || lost.Load() != 0 || answered.Load() < clients {
-		t.Errorf("exit %d, %d requests lost, %d answered: %s", n.code, lost.Load(), answered.Load(), n.err.String())
-	}
-	if _, err := net.Dial("tcp", address); err == nil {
-		t.Error("still listening")
-	}
 }
 
 func TestAProgramStopsQuicklyWithoutItsServers(t *testing.T) {
