@@ -62,7 +62,7 @@ e2e: # of `make test`
 
 packages: # of `make test`
 	go test -vet=off -p 1 -timeout 45m $(filter-out $(PROGRAM),$(PLAIN))
-	go test -vet=off -p 2 -timeout 45m -run '$(ALONE)|Alloc|MemoryOf|IsBounded|Quota|TestWorld|SameSeed|WhatClientsGet|WhatAFleet|WhatALoss' ./cache ./edge ./internal/world ./limiter ./origin/apikey ./origin/usage
+	go test -vet=off -p 2 -timeout 45m -run '$(ALONE)|Alloc|MemoryOf|IsBounded|Quota|TestWorld|SameSeed|WhatClientsGet|WhatAFleet|WhatALoss|WhatPages' ./cache ./edge ./internal/world ./limiter ./origin/apikey ./origin/usage
 
 deploy-tests: # of `make test`; a module of its own: see its go.mod
 	go -C deploy test -count=1 -vet=off -timeout 45m .

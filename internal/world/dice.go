@@ -34,12 +34,12 @@ const (
 	promotion
 	livesOn // the primary that another has replaced
 	followerPauses
-	followerDies
+	FollowerDies
 	followerIsOvertaken
-	slotIsLost
+	SlotIsLost
 	followsAnotherList
 	trimmed
-	redisLosesAll
+	RedisLosesAll
 	redisFailsOver
 	mirrorLags
 	dumps
@@ -118,7 +118,8 @@ type Dice struct {
 	asked   [kinds]uint64 // in the step, whether such an event happens
 	often   [kinds]bool   // what is rare elsewhere is not so in this run: few faults need one rare event, most need two together
 	now     func() time.Time
-	calm    bool // nothing happens any more
+	calm    bool        // nothing happens any more
+	forced  [kinds]bool // but for these, once
 	without map[Event]bool
 	had     map[Event]bool // what has happened; nil = it is not noted
 	log     io.Writer      // nil = none
@@ -155,6 +156,10 @@ func (d *Dice) Happens(k Kind, oneIn int) bool {
 		oneIn /= 10
 	}
 	d.asked[k]++
+	if d.forced[k] {
+		d.forced[k] = false
+		return true
+	}
 	d.own.Seed(d.seed, uint64(d.count)<<32|uint64(k)<<16|d.asked[k])
 	if d.calm || d.own.Uint64()%uint64(oneIn) != 0 {
 		return false
@@ -168,6 +173,9 @@ func (d *Dice) Happens(k Kind, oneIn int) bool {
 	}
 	return true
 }
+
+// Force has an event of a kind happen when it may the next time.
+func (d *Dice) Force(k Kind) { d.forced[k] = true }
 
 // in returns a time at most so many ticks from now, and at the time exactly as many.
 func (d *Dice) in(n int) time.Time {

@@ -275,7 +275,7 @@ func (c *changes) failOver(w *World) {
 // accidents are what may happen to followers and to Redis.
 func (c *changes) accidents(w *World) {
 	switch {
-	case c.slot != nil && w.Happens(followerDies, 1500):
+	case c.slot != nil && w.Happens(FollowerDies, 1500):
 		w.Tracef("the follower dies")
 		c.endFollower(w, c.slot)
 		c.takenAt = w.in(2 * boundTicks)
@@ -283,7 +283,7 @@ func (c *changes) accidents(w *World) {
 		w.Tracef("the follower is overtaken")
 		c.slot.pausedTo = w.in(2 * boundTicks)
 		c.slot, c.takenAt = nil, w.in(boundTicks)
-	case c.slot != nil && w.Happens(slotIsLost, 4000):
+	case c.slot != nil && w.Happens(SlotIsLost, 4000):
 		c.loseSlot(w)
 	case c.slot != nil && (w.Happens(followsAnotherList, 4000) || c.another && w.Chance(300)):
 		c.endFollower(w, c.slot)
@@ -292,7 +292,7 @@ func (c *changes) accidents(w *World) {
 	case c.slot != nil && w.Happens(trimmed, 300): // perhaps under a node that is behind
 		n, kept := c.server.Trim(w.followed.LogPrefix()+"log:"+c.slot.epoch, func(of int) int { return w.r.IntN(of + 1) })
 		w.Tracef("%s trims %d entries and keeps %d", c.server.Name, n, kept)
-	case w.Happens(redisLosesAll, 2500):
+	case w.Happens(RedisLosesAll, 2500):
 		c.lose(w)
 	case w.Happens(redisFailsOver, 2500):
 		c.failOver(w)

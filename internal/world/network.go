@@ -14,6 +14,8 @@ import (
 // them wait, decides about each message, and has it Travel. It arrives, and its answer does, when the world has time Elapse: one by one, each at its moment,
 // however they were sent.
 type Network struct {
+	Near time.Duration // how long each message is under way; 0 = as is drawn
+
 	dice     *Dice
 	events   agenda
 	ordered  int           // events, ever
@@ -132,6 +134,10 @@ func (n *Network) Deliver() {
 // a message twice: what is cut is repeated by its sender alone, and may have been executed.
 func (n *Network) Draw(m *Message, on *Road) {
 	d := n.dice
+	if n.Near > 0 {
+		m.There, m.Back = n.Near, n.Near
+		return
+	}
 	if d.Chance(2) {
 		m.There = d.In(on.there)
 	}

@@ -80,12 +80,12 @@ const pageTTL, maxStale = time.Second, 10 * time.Second
 func (w *run) newPages(n *node) *nodePages {
 	p := &nodePages{run: w, node: n}
 	r := w.Rand()
-	roomy := r.IntN(3) == 0
+	roomy := r.IntN(3) == 0 || w.ample
 	budget := &replica.Budgets{Rows: 1 << 20, Changes: 1 << 20, Parked: 1 << 20, IDs: 1 << 16, Lists: 16, Range: 2 + r.IntN(6), Released: 1 << 16}
 	if !roomy {
 		budget.Rows, budget.Changes, budget.Parked, budget.Lists = 1000<<r.IntN(5), 300<<r.IntN(6), 500<<r.IntN(5), 3+r.IntN(4)
 	}
-	p.roomy, p.narrow = r.IntN(2) == 0, r.IntN(4) == 0
+	p.roomy, p.narrow = r.IntN(2) == 0 || w.ample, r.IntN(4) == 0 && !w.ample
 	if !p.roomy {
 		budget.IDs = 2*560 + 168*(3+r.IntN(8))
 	}

@@ -232,11 +232,14 @@ func (p *Postgres) endAll() {
 	p.replaysAt = p.dice.now()
 }
 
-// Change begins a transaction that changes a row of a tenant, and commits soon.
+// Change begins a transaction that changes a row of a tenant that no other has locked, and commits soon.
 func (p *Postgres) Change(tenant string) {
 	x := &transaction{xid: p.nextXID, commitAt: p.dice.now(), showAt: p.dice.in(8)}
 	p.nextXID++
 	at := slot{p.tenant(tenant), p.dice.r.IntN(Rows)}
+	for tries := 0; p.locks[at] != nil && tries < Rows; tries++ {
+		at.row = (at.row + 1) % Rows
+	}
 	p.write(x, write{slot: at, to: p.newVersion(at)})
 	p.active = append(p.active, x)
 }

@@ -123,3 +123,6 @@ func (w *World) Log(a *Access, followed *fleet.Followed) *changefeed.Redis {
 
 // Elapsed is how long nodes have run.
 func (w *World) Elapsed() time.Duration { return w.now().Sub(w.began) - time.Duration(w.slept.Load()) }
+
+// Servers are those of Redis that nodes may use.
+func (w *World) Servers() []*Redis { return []*Redis{w.changes.server, w.changes.mirror} }

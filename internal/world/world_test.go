@@ -29,6 +29,7 @@ type run struct {
 	trackers []*tracker
 	doors
 	hasDoors bool // nodes have them
+	ample    bool // nodes have room for all
 	counts   map[string]int
 	pace     time.Duration // how many times as long as usual a step lasts: keys have longer bounds than pages
 	steps    int
@@ -254,6 +255,7 @@ func (w *run) request(send, judge func()) {
 func (w *run) await(ctx context.Context, name string, execute func(m *world.Message)) error {
 	return w.Send(ctx, &world.Call{Name: name, Decide: func(m *world.Message) {
 		m.Began = w.Replayed
+		w.counts["statements"]++
 		w.Draw(m, &world.ToPostgres)
 		m.Execute = func() time.Duration {
 			execute(m)

@@ -372,6 +372,7 @@ var mutations = []struct {
 			never("cache: Cache.Track", "d.OnlyIfCached")},
 	}},
 	{"internal/world", []mutation{
+		{"each node reads what another one reads", "TestWhatPagesCostAFleet", always("cache: lookup.fromFleet", "ok || l.claimed || l.redisErr != nil")},
 		{"keys: a changed key is refused as soon as the primary is up again", "TestWorld",
 			replaced("origin/apikey: Cache.usable", "max(doubted, p.upSince)", "doubted")},
 		{"keys: a change of keys is no import", "TestWorld",
