@@ -176,11 +176,10 @@ func (g *guard) limit(x *exchange, b addressBucket, tokens int, p *problem) *fai
 	return nil
 }
 
-// proxies are the trusted proxies, with notes about those that seem to be missing among them.
+// proxies are the trusted proxies, with a note about one that seems to be missing among them, or to be wrong there.
 type proxies struct {
-	networks   []netip.Prefix
-	untrusted  atomic.Pointer[forwarder] // the last peer that forwarded and is no trusted proxy; nil = none
-	unreadable atomic.Pointer[forwarder] // the last trusted proxy whose entry was no address; nil = none
+	networks []netip.Prefix
+	noted    atomic.Pointer[forwarder] // nil = none
 }
 
 // clientAddress returns the connection's peer. If the peer is a trusted proxy, it returns
@@ -201,7 +200,7 @@ func (p *proxies) clientAddress(x *exchange) netip.Addr {
 			}
 			address, ok := parseForwarded(string(entry))
 			if !ok {
-				p.noteUnreadable(x.now, peer, entry)
+				p.note(x.now, peer, entry)
 				return peer
 			}
 			peer = address
@@ -239,7 +238,7 @@ func (p *proxies) trusted(a netip.Addr) bool {
 type forwarder struct {
 	at    time.Time
 	peer  netip.Addr
-	entry string // that is no address, or its beginning
+	entry string // of a trusted proxy: what is no address, or its beginning; empty = the peer is no trusted proxy
 }
 
 const (
@@ -250,39 +249,28 @@ const (
 
 // checkProxy notes the peer that sent a forwarded request if it is not a trusted proxy.
 func (p *proxies) checkProxy(x *exchange) {
-	if last := p.untrusted.Load(); last != nil && x.now.Sub(last.at) < proxyCheckInterval {
-		return
-	}
 	if peer := x.conn.peer(); !p.trusted(peer) {
-		p.untrusted.Store(&forwarder{at: x.now, peer: peer})
+		p.note(x.now, peer, nil)
 	}
 }
 
-// noteUnreadable notes a trusted proxy that sent an entry that is no address.
-func (p *proxies) noteUnreadable(now time.Time, peer netip.Addr, entry []byte) {
-	if last := p.unreadable.Load(); last == nil || now.Sub(last.at) >= proxyCheckInterval {
-		p.unreadable.Store(&forwarder{at: now, peer: peer, entry: string(entry[:min(len(entry), maxEntry)])})
+func (p *proxies) note(now time.Time, peer netip.Addr, entry []byte) {
+	if last := p.noted.Load(); last == nil || now.Sub(last.at) >= proxyCheckInterval {
+		p.noted.Store(&forwarder{now, peer, string(entry[:min(len(entry), maxEntry)])})
 	}
 }
 
-// UntrustedProxy returns an error that names the address that has forwarded requests in the
-// last hour without being a trusted proxy, or nil.
-func (p *proxies) UntrustedProxy() error {
-	last := p.untrusted.Load()
-	if !last.isRecent() {
-		return nil
+// Forwarder returns an error that names an address that has forwarded requests in the last hour and did not name their
+// clients, and what to do about it; nil = there is none.
+func (p *proxies) Forwarder() (todo string, err error) {
+	last := p.noted.Load()
+	switch {
+	case last == nil || time.Since(last.at) > proxyNoteTime:
+		return "", nil
+	case last.entry == "":
+		return "name the network of your load balancers in --trusted-proxies; if it is none of yours, do nothing",
+			fmt.Errorf("%s sends X-Forwarded-For or Forwarded, and is not named in --trusted-proxies", last.peer)
 	}
-	return fmt.Errorf("%s sends X-Forwarded-For or Forwarded, and is not named in --trusted-proxies", last.peer)
+	return "have it write addresses, with or without ports; if it is no proxy, take it out of --trusted-proxies",
+		fmt.Errorf("%s names a client %+q in X-Forwarded-For, which is no address", last.peer, last.entry)
 }
-
-// UnreadableProxy returns an error that names the trusted proxy whose X-Forwarded-For had no
-// address for a client in the last hour, or nil.
-func (p *proxies) UnreadableProxy() error {
-	last := p.unreadable.Load()
-	if !last.isRecent() {
-		return nil
-	}
-	return fmt.Errorf("%s names a client %+q in X-Forwarded-For, which is no address", last.peer, last.entry)
-}
-
-func (f *forwarder) isRecent() bool { return f != nil && time.Since(f.at) <= proxyNoteTime }

@@ -114,7 +114,7 @@ func TestClientAddress(t *testing.T) {
 	} {
 		s := &Server{proxies: proxies{networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128")}}}
 		got, noted := s.clientAddress(forwarded(c.peer, c.forwarded...)), ""
-		if err := s.UnreadableProxy(); err != nil {
+		if _, err := s.Forwarder(); err != nil {
 			noted = err.Error()
 		}
 		want := ""
@@ -140,7 +140,8 @@ func FuzzForwarded(f *testing.F) {
 		s := &Server{proxies: proxies{networks: []netip.Prefix{netip.PrefixFrom(proxy, 32)}}}
 		x := forwarded(proxy.String())
 		x.headers.forwarded = [][]byte{entry}
-		got, note := s.clientAddress(x), s.UnreadableProxy()
+		got := s.clientAddress(x)
+		_, note := s.Forwarder()
 		if !got.IsValid() || got.Is4In6() || note != nil && got != proxy || note != nil && len(note.Error()) > 1000 {
 			t.Fatalf("%q: %s, %v", entry, got, note)
 		}

@@ -47,9 +47,8 @@ func (n checks) table() []admin.Check {
 			Ask: func(ctx context.Context) error { return originadmin.CheckUsage(ctx, n.database.Keys.Pool) }},
 		{Name: "trusted-proxies", Broken: "all clients of a proxy count as one address",
 			Known: func() error {
-				return cmp.Or(
-					remedy.Add(n.server.UntrustedProxy(), "name the network of your load balancers in --trusted-proxies; if it is none of yours, do nothing"),
-					remedy.Add(n.server.UnreadableProxy(), "have it write addresses, with or without ports; if it is no proxy, take it out of --trusted-proxies"))
+				todo, err := n.server.Forwarder()
+				return remedy.Add(err, todo)
 			}},
 	}
 	if n.certificate != nil {
