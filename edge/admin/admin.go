@@ -37,7 +37,7 @@ import (
 type Options struct {
 	Names    []string // host names in requests that are answered, besides those that hostCheck allows anyway
 	Metrics  http.Handler
-	Log      http.Handler // the node's last warnings and errors
+	Log      func() any // the node's last warnings and errors
 	Records  func(requestID string) []edge.Record
 	Settings map[string]any // by name, without secrets
 
@@ -53,7 +53,7 @@ func Handler(o Options) http.Handler {
 	mux, checked := probed(o.Names, o.Health.Readiness)
 	mux.HandleFunc("GET /settings", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, o.Settings) })
 	mux.Handle("GET /metrics", o.Metrics)
-	mux.Handle("GET /log", o.Log)
+	mux.HandleFunc("GET /log", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, o.Log()) })
 	mux.HandleFunc("GET /explain", func(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, http.StatusOK, o.Records(r.URL.Query().Get("request-id")))
 	})

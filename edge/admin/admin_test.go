@@ -17,7 +17,7 @@ func TestHungScrapersKeepNoProbeOut(t *testing.T) {
 	asked, release := make(chan struct{}, maxConnections), make(chan struct{})
 	hangs := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked <- struct{}{}; <-release })
 	defer close(release)
-	s := NewServer(Options{Metrics: hangs, Log: http.NotFoundHandler()}, log.New(io.Discard, "", 0))
+	s := NewServer(Options{Metrics: hangs}, log.New(io.Discard, "", 0))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -3,11 +3,9 @@ package node
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
@@ -114,15 +112,13 @@ func (l *Log) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// ServeHTTP answers with the kept entries, the latest first.
-func (l *Log) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+// recent returns the kept entries, the latest first.
+func (l *Log) recent() any {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	latest := append([]recentEntry{}, l.entries...)
-	l.mu.Unlock()
 	slices.Reverse(latest)
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	_ = json.NewEncoder(w).Encode(latest)
+	return latest
 }
 
 // LineQueue passes lines to a stream. Only its own goroutine waits for the stream: the reader of a

@@ -2,32 +2,19 @@ package node
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"unicode/utf8"
 )
 
-// remembers returns the response of /log.
-func remembers(t *testing.T, h *Log) (all []recentEntry) {
-	t.Helper()
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest("GET", "/log", nil))
-	if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil || all == nil {
-		t.Fatalf("%v: %s", err, w.Body)
-	}
-	return all
-}
-
 func TestTheLatestWarningsAreKept(t *testing.T) {
 	var out bytes.Buffer
 	h := newLogOn(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelError}))
 	log := slog.New(h)
-	if all := remembers(t, h); len(all) != 0 {
+	if all := h.recent().([]recentEntry); len(all) != 0 {
 		t.Errorf("from the start: %v", all)
 	}
 	log.Info("fine")
@@ -38,7 +25,7 @@ func TestTheLatestWarningsAreKept(t *testing.T) {
 	log.Warn("away", "error", errors.New("late for listedge:{2eb47be5-0a5c-53b0-9f9a-33982776de3a}"), "node", "")
 
 	var got []string
-	for _, e := range remembers(t, h) {
+	for _, e := range h.recent().([]recentEntry) {
 		got = append(got, fmt.Sprintf("%s %s (%s) %d", e.Level, e.Message, e.Detail, e.Times))
 		if e.First.IsZero() || e.Last.Before(e.First) {
 			t.Errorf("%s: from %s to %s", e.Message, e.First, e.Last)
@@ -60,7 +47,7 @@ func TestKeptWarningsAreBounded(t *testing.T) {
 	for i := range 3 * maxRecentEntries {
 		log.Warn(fmt.Sprint("warning ", i), "n", i, "text", strings.Repeat("ä", 10_000))
 	}
-	all := remembers(t, h)
+	all := h.recent().([]recentEntry)
 	if len(all) != maxRecentEntries || !strings.HasPrefix(all[0].Detail, fmt.Sprintf("n=%d ", 3*maxRecentEntries-1)) {
 		t.Errorf("%d remembered, the latest %.20s", len(all), all[0].Detail)
 	}

@@ -289,7 +289,7 @@ func (n *Node) openAdmin() {
 		}
 		return s
 	})
-	o := admin.Options{Names: adminNames(settings), Metrics: n.metrics.Handler(), Log: log, Records: n.server.Records, Settings: settings,
+	o := admin.Options{Names: adminNames(settings), Metrics: n.metrics.Handler(), Log: log.recent, Records: n.server.Records, Settings: settings,
 		Health: n.health, Self: n.state, Keys: n.busiestKeys}
 	if n.redis.pages != nil {
 		n.roster = &roster{redis: n.redis.log, followed: n.followed, state: n.state}
