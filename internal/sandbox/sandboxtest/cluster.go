@@ -31,8 +31,8 @@ var original = sync.OnceValues(func() (dir string, err error) {
 		return "", err
 	}
 	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
+	if err != nil { // who has no home
+		cache = os.TempDir()
 	}
 	of := sha256.Sum256(fmt.Append(nil, bin, program.Size(), program.ModTime()))
 	dir = filepath.Join(cache, "listedge", "postgres-"+hex.EncodeToString(of[:8]))
