@@ -80,8 +80,8 @@ func startPostgres(t testing.TB, o sandbox.PostgresOptions) *sandbox.Postgres {
 }
 
 // Within calls ok until it returns true. It fails the test if that takes longer than
-// limit. It sleeps four times as long as ok took, and longer the longer it has waited, so that
-// the code it waits for, and tests beside it, get most of the processor.
+// limit. It sleeps four times as long as ok took, and longer the longer it has waited, but at most
+// a second, so that the code it waits for, and tests beside it, get most of the processor.
 func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for first := time.Now(); ; {
@@ -93,7 +93,7 @@ func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 		if waited > limit {
 			t.Fatalf("never came: %s", what)
 		}
-		time.Sleep(max(time.Millisecond, 4*took, min(waited/8, max(200*time.Millisecond, 10*took))))
+		time.Sleep(min(time.Second, max(time.Millisecond, 4*took, min(waited/8, max(200*time.Millisecond, 10*took)))))
 	}
 }
 
