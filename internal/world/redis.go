@@ -22,7 +22,7 @@ import (
 //
 // In a World use World.Redis instead: the world decides when commands arrive, and on which server.
 //
-// What a script does is done by its twin in Go (twins.go).
+// It runs the product's own scripts (lua.go).
 type Redis struct {
 	Name    string // its run_id
 	Replica bool   // it accepts no writes
@@ -31,10 +31,11 @@ type Redis struct {
 	now     func() time.Time
 	mu      sync.Mutex // guards all below, and Traffic
 	items   map[string]item
-	scripts map[string]bool // by digest, whether it has the script
-	journal [][]effect      // the latest writes, each with all that it did
-	written uint64          // how many writes there were
-	grown   chan struct{}   // closed and replaced by a write
+	scripts map[string]string // by digests
+	lua     *interpreter      // nil = it has run none
+	journal [][]effect        // the latest writes, each with all that it did
+	written uint64            // how many writes there were
+	grown   chan struct{}     // closed and replaced by a write
 }
 
 // Traffic counts what clients send, and what they get.
@@ -63,7 +64,7 @@ const journaled = 256
 
 // NewRedis makes an empty server.
 func NewRedis(name string, now func() time.Time) *Redis {
-	return &Redis{Name: name, now: now, items: map[string]item{}, scripts: map[string]bool{}, grown: make(chan struct{})}
+	return &Redis{Name: name, now: now, items: map[string]item{}, scripts: map[string]string{}, grown: make(chan struct{})}
 }
 
 // Fork returns another server that has all but the latest writes. It has no scripts.
@@ -319,7 +320,8 @@ const (
 var least = map[string]int{"ping": 1, "time": 1, "info": 1, "keys": 2, "flushall": -1, "script": 2, "eval": 3, "evalsha": 3,
 	"get": 2, "getrange": 4, "set": -3, "del": -2, "exists": 2, "type": 2, "pttl": 2, "ttl": 2, "pexpire": -3, "expire": -3,
 	"xadd": -5, "xread": 4, "xrange": 4, "xlen": 2, "xinfo": 3, "xtrim": -4,
-	"hset": -4, "hget": 3, "hmget": 3, "hgetall": 2, "hdel": -3, "sadd": -3}
+	"hset": -4, "hget": 3, "hmget": 3, "hgetall": 2, "hdel": -3, "sadd": -3,
+	"zadd": -4, "zrem": -3, "zcard": 2, "zcount": 4, "zrangebyscore": 4, "zremrangebyscore": -4}
 
 // Tx is a command or a script that is executed, all at once.
 type Tx struct {
@@ -343,15 +345,6 @@ func (t *Tx) Call(args ...string) any {
 	is, err := t.run(name, args[1:])
 	if err != nil {
 		return err
-	}
-	return is
-}
-
-// Must executes a command and returns its answer, as redis.call does: an error ends the script.
-func (t *Tx) Must(args ...string) any {
-	is := t.Call(args...)
-	if err, ok := is.(RedisError); ok {
-		panic(err)
 	}
 	return is
 }
@@ -399,6 +392,8 @@ func (t *Tx) run(name string, args []string) (is any, err error) {
 		return ofStream(t, name, args)
 	case "sadd":
 		return sadd(t, args)
+	case "zadd", "zrem", "zcard", "zcount", "zrangebyscore", "zremrangebyscore":
+		return ofSorted(t, name, args)
 	}
 	return ofHash(t, name, args)
 }
@@ -501,40 +496,31 @@ func (t *Tx) script(args []string) (is any, err error) {
 		return done, nil
 	case "load":
 		digest := digestOf(args[1])
-		t.scripts[digest] = true
+		t.scripts[digest] = args[1]
 		return digest, nil
 	}
 	return nil, errors.New("BUG: the stand-in does not know this SCRIPT command")
 }
 
-// eval runs a script's twin.
+// eval runs a script.
 func (t *Tx) eval(name string, args []string) (is any, err error) {
 	digest := args[0]
 	if name == "eval" {
 		digest = digestOf(args[0])
-		t.scripts[digest] = true
+		t.scripts[digest] = args[0]
 	}
-	if !t.scripts[digest] {
+	text, known := t.scripts[digest]
+	if !known {
 		return nil, noScript
 	}
 	keys, err := strconv.Atoi(args[1])
 	if err != nil || keys < 0 || keys > len(args)-2 {
 		return nil, notInteger
 	}
-	twin := twinOf(digest)
-	if twin == nil {
-		panic(fmt.Sprintf("BUG: no twin has the digest %s (internal/world/twins.go): %.200s", digest, args[0]))
+	if t.lua == nil {
+		t.lua = newInterpreter()
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			refused, ok := p.(RedisError)
-			if !ok {
-				panic(p)
-			}
-			is, err = nil, refused
-		}
-	}()
-	is = twin(t, args[2:2+keys], args[2+keys:])
+	is = t.lua.eval(t, text, args[2:2+keys], args[2+keys:])
 	if refused, ok := is.(RedisError); ok {
 		return nil, refused
 	}

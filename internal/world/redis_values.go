@@ -1,6 +1,7 @@
 package world
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -350,4 +351,68 @@ func sadd(t *Tx, args []string) (is any, err error) {
 	}
 	t.replace(args[0], next, len(next))
 	return int64(len(next) - len(of)), nil
+}
+
+// ofSorted executes a command on a sorted set.
+func ofSorted(t *Tx, name string, args []string) (is any, err error) {
+	key := args[0]
+	of, err := valueOf[sorted](t, key)
+	if err != nil {
+		return nil, err
+	}
+	var found []string // between two scores, in their order
+	if name == "zcount" || strings.HasSuffix(name, "byscore") {
+		least, most := bound(args[1], math.Inf(1)), bound(args[2], math.Inf(-1))
+		for member, score := range of {
+			if score >= least && score <= most {
+				found = append(found, member)
+			}
+		}
+		slices.SortFunc(found, func(a, b string) int { return cmp.Or(cmp.Compare(of[a], of[b]), strings.Compare(a, b)) })
+	}
+	next := maps.Clone(of)
+	switch name {
+	case "zcard":
+		return int64(len(of)), nil
+	case "zcount":
+		return int64(len(found)), nil
+	case "zrangebyscore":
+		all := []any{}
+		for _, member := range found {
+			all = append(all, member)
+			if len(args) > 3 { // WITHSCORES
+				all = append(all, strconv.FormatFloat(of[member], 'f', -1, 64))
+			}
+		}
+		return all, nil
+	case "zremrangebyscore":
+		maps.DeleteFunc(next, func(member string, _ float64) bool { return slices.Contains(found, member) })
+	case "zrem":
+		delete(next, args[1])
+	case "zadd":
+		score, err := strconv.ParseFloat(args[len(args)-2], 64)
+		if err != nil {
+			return nil, RedisError("ERR value is not a valid float")
+		}
+		if next == nil {
+			next = sorted{}
+		}
+		member := args[len(args)-1]
+		before, known := next[member]
+		if !known || len(args) == 3 || score > before { // GT: only a greater one
+			next[member] = score
+		}
+	}
+	t.replace(key, next, len(next))
+	return int64(max(len(next), len(of)) - min(len(next), len(of))), nil
+}
+
+// bound reads one of two scores. One that is open is less than it towards the other.
+func bound(text string, other float64) float64 {
+	score, open := strings.CutPrefix(text, "(")
+	n, _ := strconv.ParseFloat(score, 64)
+	if open {
+		return math.Nextafter(n, other)
+	}
+	return n
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // The scripts of limits in Go: token_bucket.lua, quota.lua and heartbeat.lua of package limiter, whose comments have the fields, the
-// units, the invariants and the reasons. Tests of that package hold scripts and twins equal, state included. All times are microseconds.
+// units, the invariants and the reasons. Tests of that package hold scripts and models equal, state included. All times are microseconds.
 
 const (
 	token      = 1_000_000 // micro-tokens
@@ -63,12 +63,14 @@ func (b *Bucket) Pack() (packed []byte) {
 }
 
 // UnpackBucket reads what Redis stores. It is not ok if that is of another form, or holds what is no integer.
-func UnpackBucket(packed []byte) (b Bucket, ok bool) { return b, unpack(packed, b.fields()) }
+func UnpackBucket(packed []byte) (b Bucket, ok bool) { return b, unpackDoubles(packed, b.fields()) }
 
 // UnpackBucketCall reads the script's argument.
-func UnpackBucketCall(packed []byte) (c BucketCall, ok bool) { return c, unpack(packed, c.fields()) }
+func UnpackBucketCall(packed []byte) (c BucketCall, ok bool) {
+	return c, unpackDoubles(packed, c.fields())
+}
 
-func unpack(packed []byte, fields []*int64) (ok bool) {
+func unpackDoubles(packed []byte, fields []*int64) (ok bool) {
 	ok = len(packed) == 8*len(fields)
 	for i := 0; ok && i < len(fields); i++ {
 		number := math.Float64frombits(binary.LittleEndian.Uint64(packed[8*i:]))
