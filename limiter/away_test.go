@@ -240,13 +240,13 @@ func TestABusyNodeIsPresentAfterAnOutage(t *testing.T) {
 		boottimetest.Pass(time.Second)
 		v.mood.Store(int32(hung))
 		boottimetest.Pass(2 * time.Second)
-		if s := all[0].Stats(); s.Owing == 0 || fleetOf(all[1]).Missing == 0 {
-			t.Errorf("in the outage: %+v, %d missing", s, fleetOf(all[1]).Missing)
+		if s := all[0].Stats(); s.Owing == 0 || fleetOf(all[1]).Silent == 0 {
+			t.Errorf("in the outage: %+v, and a share of %d is withheld", s, fleetOf(all[1]).Silent)
 		}
 		v.mood.Store(int32(well))
 		boottimetest.Pass(3 * time.Second)
-		if n := fleetOf(all[1]).Missing; n != 0 {
-			t.Errorf("%d nodes are missing", n)
+		if n := fleetOf(all[1]).Silent; n != 0 {
+			t.Errorf("a share of %d is withheld", n)
 		}
 		stop()
 		requests.Wait()

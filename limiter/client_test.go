@@ -19,8 +19,8 @@ type call struct {
 
 // beat is what a heartbeat says.
 type beat struct {
-	id, state string
-	until     int64
+	id, state    string
+	parts, until int64
 }
 
 // server stands for Redis: for the one server, or for the masters of a Cluster.
@@ -85,8 +85,8 @@ func argumentsOf(a []any) any {
 	case 1:
 		c, _ := world.UnpackBucketCall(a[0].([]byte))
 		return &c
-	case 3:
-		return &beat{a[0].(string), a[1].(string), a[2].(int64)}
+	case 4:
+		return &beat{a[0].(string), a[1].(string), a[2].(int64), a[3].(int64)}
 	}
 	return &world.QuotaCall{Tokens: a[0].(int64), Run: a[1].(int64), Number: a[2].(int64), Floor: a[3].(int64), Need: a[4].(int64), Want: a[5].(int64),
 		Nodes: a[6].(int64), Last: a[7].(int64), Life: a[8].(int64)}

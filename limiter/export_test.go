@@ -9,7 +9,7 @@ import (
 // What tests ask about, or do, that nobody else may.
 
 // What a node sends to Redis.
-var Pack, TokenBucketText, QuotaText = pack, tokenBucketText, quotaText
+var Pack, TokenBucketText, QuotaText, HeartbeatText = pack, tokenBucketText, quotaText, heartbeatText
 
 // Fleet returns what a node knows of the nodes that share a key's shard.
 func (l *Limiter) Fleet(key string) *lease.Fleet { return l.shardOf(key).fleet() }

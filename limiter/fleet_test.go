@@ -16,6 +16,7 @@ import (
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 	. "listedge/limiter"
+	"listedge/limiter/lease"
 )
 
 // Three nodes on a real Redis, in real time: well, stopped, killed, cut off, failed
@@ -237,13 +238,13 @@ func TestHeartbeats(t *testing.T) {
 	counted(t, a, 2)
 	counted(t, b, 2)
 	closeLimiter(t, a)
-	counted(t, b, 1) // the one that left is not missing
+	counted(t, b, 1) // the one that left is not silent
 	for id, age := range map[string]time.Duration{"crashed": 30 * time.Second, "long gone": 61 * time.Second, "of the future": -30 * time.Second} {
-		must(client.ZAdd(t.Context(), members, redis.Z{Score: float64(time.Now().Add(-age).UnixMicro()), Member: id}).Err())
+		must(client.ZAdd(t.Context(), members, redis.Z{Score: float64(time.Now().Add(-age).UnixMilli()/10<<14 + 5), Member: id}).Err())
 	}
-	eventually(t, "two are missing", func() bool { // the clock was set back after the last heartbeat of one
+	eventually(t, "two of five are silent", func() bool { // the clock was set back after the last heartbeat of one
 		f := fleetOf(b)
-		return f.Nodes == 3 && f.Missing == 2
+		return f.Nodes == 3 && f.Silent == 400_000
 	})
 	if n := client.ZCard(t.Context(), members).Val(); n != 3 {
 		t.Errorf("%d members", n)
@@ -268,7 +269,7 @@ func TestALateHeartbeatIsVoid(t *testing.T) {
 	time.Sleep(timeout) // which makes it void
 	must(server.Thaw())
 	for range 20 { // it has come before these
-		beat := time.UnixMicro(int64(must1(client.ZScore(t.Context(), members, "cut").Result())))
+		beat := time.UnixMilli(int64(must1(client.ZScore(t.Context(), members, "cut").Result())) >> 14 * 10)
 		if beat.After(frozen.Add(timeout)) {
 			t.Fatalf("%v after Redis froze, the node is present", beat.Sub(frozen))
 		}
@@ -284,13 +285,13 @@ func TestNodesAreRememberedThroughAnEmptyRedis(t *testing.T) {
 		boottimetest.Pass(3 * heartbeats / 2) // a heartbeat or two
 		v.mood.Store(int32(hung))
 		boottimetest.Pass(10 * time.Second)
-		if f := fleetOf(l); f.Nodes != 3 || f.Missing != 2 || f.Cold {
+		if f := fleetOf(l); f.Nodes != 3 || f.Silent != 666_667 || f.Cold {
 			t.Fatalf("%+v", f)
 		}
 	})
 }
 
-// Redis does not count a node that has debts. Such a node goes by what was counted before, also when Redis comes back empty.
+// A node that has debts goes by what was counted before, also when Redis comes back empty.
 func TestANodeWithDebtsRemembersItsFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newVirtual()
@@ -322,8 +323,8 @@ func TestANodeWithDebtsRemembersItsFleet(t *testing.T) {
 	})
 }
 
-// A new node withholds what the nodes that are cut off use, although it takes the fleet for a larger one.
-func TestANewNodeWithholdsThePartOfMissingNodes(t *testing.T) {
+// A new node withholds what the nodes that are cut off use: all of the rate, if these are all of the fleet that they know.
+func TestANewNodeWithholdsWhatSilentNodesUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newVirtual()
 		_, ways := fleetOn(t, v, 3, 0)
@@ -334,8 +335,8 @@ func TestANewNodeWithholdsThePartOfMissingNodes(t *testing.T) {
 		l := newLimiter(Options{}, v)
 		defer closeLimiter(t, l)
 		boottimetest.Pass(heartbeats / 2)
-		if f := fleetOf(l); !f.Cold || f.Missing*4 != f.Nodes*3 {
-			t.Fatalf("of four nodes three are missing: %+v", f)
+		if f := fleetOf(l); !f.Cold || f.Silent != lease.Token {
+			t.Fatalf("%+v", f)
 		}
 	})
 }

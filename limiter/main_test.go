@@ -77,7 +77,7 @@ func counted(t testing.TB, l *Limiter, nodes int64) {
 	t.Helper()
 	within(t, 2*patient, "the nodes are counted", func() bool {
 		f := fleetOf(l)
-		return !f.Cold && f.Nodes == nodes && f.Missing == 0
+		return !f.Cold && f.Nodes == nodes && f.Silent == 0
 	})
 }
 
@@ -239,7 +239,7 @@ func (v *virtual) serve(c *call) []int64 {
 		if v.beats[c.key] == nil {
 			v.beats[c.key] = world.Members{}
 		}
-		answer := v.beats[c.key].Beat(a.id, a.state, a.until, v.now())
+		answer := v.beats[c.key].Beat(a.id, a.state, a.parts, a.until, v.now())
 		answer[0] = max(v.nodes, answer[0])
 		return answer
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -94,7 +96,7 @@ func TestScriptEqualsModel(t *testing.T) {
 				Slice: near - random.Int64N(4), ReleasedNow: anyTokens(p), ReleasedBefore: anyTokens(p), Returned: anyTokens(p), Debt: anyTokens(p),
 				Nodes: 1 + random.Int64N(20)}
 			if chance(3) {
-				x.c.Missing = random.Int64N(x.c.Nodes)
+				x.c.Silent = random.Int64N(lease.Token + 1)
 			}
 			if chance(3) {
 				x.c.Need = anyTokens(p)
@@ -221,6 +223,32 @@ func TestScriptEqualsModel(t *testing.T) {
 	for what, n := range seen {
 		if n < 100 {
 			t.Errorf("%s: only %d", what, n)
+		}
+	}
+}
+
+// Random heartbeats, in a time that stands still, leaps, and is set back, leave the same members and have the same answers.
+func TestHeartbeatScriptEqualsModel(t *testing.T) {
+	t.Parallel()
+	_, client := startRedis(t)
+	timed := strings.Replace(HeartbeatText, "redis.call('TIME')", "{ARGV[5], ARGV[6]}", 1)
+	script, random, m, now := redis.NewScript(timed), rand.New(rand.NewPCG(5, 6)), world.Members{}, time.Now().UnixMicro()
+	must(client.Set(t.Context(), "members", "of another type", 0).Err())
+	for range 3_000 {
+		now += []int64{0, random.Int64N(20_000), random.Int64N(1_000_000), random.Int64N(2_000_000), 59_000_000, -random.Int64N(9_000_000)}[min(5, random.IntN(40)/7)]
+		node, state := fmt.Sprint(random.IntN(9)), []string{"present", "present", "recovering", "leaving"}[random.IntN(4)]
+		parts, latest := int64(math.Exp(random.Float64()*11)), now+random.Int64N(1_000_000)-100_000
+		want := m.Beat(node, state, parts, latest, now)
+		got, err := script.Run(t.Context(), client, []string{"members"}, node, state, parts, latest, now/1_000_000, now%1_000_000).Int64Slice()
+		if err != nil || !slices.Equal(got, want) {
+			t.Fatalf("%s is %s, parts %d, latest %d: script %d, %v, model %d", node, state, parts, latest-now, got, err, want)
+		}
+		stored := world.Members{}
+		for _, z := range client.ZRangeWithScores(t.Context(), "members", 0, -1).Val() {
+			stored[z.Member.(string)] = int64(z.Score)
+		}
+		if !maps.Equal(stored, m) {
+			t.Fatalf("%s is %s: script leaves %v, model %v", node, state, stored, m)
 		}
 	}
 }

@@ -170,7 +170,7 @@ type shard struct {
 
 	// Only the goroutine of beat uses these.
 	counts        [4]int64      // of nodes, the latest first
-	missing       int64         // nodes, at the latest count
+	silent        int64         // the share that silent nodes may be using, as of the latest count
 	lastPresentAt int64         // when the last heartbeat with the state present was sent, in microseconds
 	ahead         int64         // Redis' clock is ahead of this node's by at most so much; lease.Forever = unknown
 	stop          chan struct{} // closed when the node leaves
@@ -350,7 +350,7 @@ func (s *shard) close(ctx context.Context) {
 const (
 	heartbeatInterval = 500 * time.Millisecond
 
-	// staleAfter is for how long a shard may be silent until all other nodes may be missing.
+	// staleAfter is for how long a shard may be silent until all other nodes may be, too.
 	staleAfter = 2 * heartbeatInterval
 
 	// coldNodes is the least number of nodes that a node assumes until it has counted
@@ -362,15 +362,15 @@ const (
 // The states that a heartbeat reports of its node.
 const (
 	present = "present"
-	// recovering: the node gets no answers, or has not sent all debts of an outage. The
-	// other nodes go on withholding its part of the rate.
+	// recovering: the node gets no answers, or has not sent all debts of an outage. It counts as silent:
+	// the other nodes go on withholding its part of the rate.
 	recovering = "recovering"
 	leaving    = "leaving"
 )
 
 // A shard counts the nodes that share its buckets. While the shard is down, a node spends
 // only its own part of each bucket's rate. While other nodes may be cut off from the shard, it
-// withholds their parts. A heartbeat that is answered shows that a shard is up.
+// withholds their parts: each says with its heartbeats how large its own is. A heartbeat that is answered shows that a shard is up.
 
 // beat sends heartbeats until the node leaves.
 func (s *shard) beat() {
@@ -401,15 +401,17 @@ func (s *shard) state() string {
 	return present
 }
 
-// heartbeat sends a heartbeat, and uses the counts of the answer: how many nodes there are, and how
-// many of them are missing. It is not retried, because the next one comes soon.
+// heartbeat sends a heartbeat, and uses the answer: how many nodes there are, and which share the silent
+// ones may be using. It says by how many nodes this one goes, at least, until the next one is executed:
+// also once an answer has moved the oldest count out. It is not retried, because the next one comes soon.
 func (s *shard) heartbeat(state string) {
 	sent := s.l.now()
 	if state == present {
 		s.lastPresentAt = sent
 		s.publish()
 	}
-	c := &call{script: heartbeatScript, key: membersKey(s.index), arguments: []any{s.l.id, state, sent + s.ahead + callTimeout.Microseconds()}}
+	parts, _ := assumedNodes(s.counts[:len(s.counts)-1])
+	c := &call{script: heartbeatScript, key: membersKey(s.index), arguments: []any{s.l.id, state, parts, sent + s.ahead + callTimeout.Microseconds()}}
 	s.l.store.execute([]*call{c})
 	s.ahead += heartbeatInterval.Microseconds() / 100 // the clocks drift apart, by a percent at most
 	arrived := c.err == nil && state != leaving
@@ -418,11 +420,8 @@ func (s *shard) heartbeat(state string) {
 		s.answeredAt.Store(now)
 		s.ahead = c.answer[2] - sent
 		s.link.Record(now - sent) // so that the duration of a round trip is known before the first request
-		if state == present {
-			copy(s.counts[1:], s.counts[:])
-			s.counts[0] = 1
-		}
-		s.counts[0], s.missing = max(s.counts[0], c.answer[0]), c.answer[1] // in another state Redis may not count this node
+		copy(s.counts[1:], s.counts[:])
+		s.counts[0], s.silent = max(1, c.answer[0]), c.answer[1]
 	}
 	s.publish()
 	s.mu.Lock()
@@ -438,20 +437,24 @@ func (s *shard) heartbeat(state string) {
 	}
 }
 
-// publish updates what requests see of the fleet. The number of nodes is the largest of the
-// last few counts, because a Redis that has come back empty counts only the nodes that have
-// sent a heartbeat since. If the shard has answered neither heartbeat nor call for a while, all
-// other nodes are assumed to be missing. While calls are answered, the latest count is used
+// assumedNodes is by how many nodes a node goes after these counts, the latest first: by the largest,
+// because a Redis that has come back empty counts only the nodes that have sent a heartbeat since.
+func assumedNodes(counts []int64) (nodes int64, cold bool) {
+	nodes, cold = slices.Max(counts), counts[len(counts)-1] == 0
+	if cold {
+		nodes = max(nodes, coldNodes)
+	}
+	return nodes, cold
+}
+
+// publish updates what requests see of the fleet. If the shard has answered neither heartbeat nor call for a while, all
+// other nodes are assumed to be silent. While calls are answered, the latest count is used
 // however old it is: otherwise each node would withhold the parts of all others.
 func (s *shard) publish() {
-	f := &lease.Fleet{Nodes: slices.Max(s.counts[:]), Missing: s.missing, LastPresentAt: s.lastPresentAt, Ahead: s.ahead, Link: &s.link,
-		Cold: s.counts[len(s.counts)-1] == 0}
-	if f.Cold {
-		known := max(1, f.Nodes)
-		f.Nodes = max(known, coldNodes)
-		f.Missing = (s.missing*f.Nodes + known - 1) / known // the same part of the rate is withheld
-	} else if s.l.now()-s.answeredAt.Load() > staleAfter.Microseconds() {
-		f.Missing = f.Nodes - 1
+	f := &lease.Fleet{Silent: s.silent, LastPresentAt: s.lastPresentAt, Ahead: s.ahead, Link: &s.link}
+	f.Nodes, f.Cold = assumedNodes(s.counts[:])
+	if !f.Cold && s.l.now()-s.answeredAt.Load() > staleAfter.Microseconds() {
+		f.Silent = lease.Token - lease.Token/f.Nodes
 	}
 	s.known.Store(f)
 }

@@ -9,7 +9,7 @@
 --          arrived fair           requests since the last report; 1: extra is the fair share
 --          slice released released_before   no longer held, of that slice and the one before
 --          returned debt          tokens to give back; tokens spent without Redis
---          nodes missing          of the fleet; those that may be cut off
+--          nodes silent           of the fleet; the share that silent ones may be using, in millionths
 --          latest                 0, or the time after which nobody waits for the answer
 -- Returns  granted (of need), leased, level (micro-tokens), microseconds to the next
 --          token, slice, microseconds for which what is leased now counts, tokens held
@@ -23,7 +23,7 @@
 --   held_before     the same of the slice before; tokens of older slices no longer count
 --   policy_used_in  slice in which a node last used the policy in force
 --   demand          requests of the last DEMAND_SPAN, decaying, in thousandths
---   withheld        micro-tokens of the missing nodes, which may be spending them without Redis
+--   withheld        micro-tokens of the silent nodes, which may be spending them without Redis
 --   stored_version stored_rate stored_burst   the policy in force
 --
 -- Invariants: level + withheld + (held_now + held_before) * TOKEN <= burst * TOKEN, unless the
@@ -46,7 +46,7 @@ local MAX_UNITS, MAX_TOKENS = 2 ^ 52, 4503599627 -- the largest rate, in micro-t
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 
 local rate, burst, version, need, hold, extra, arrived, fair, reported_slice,
-  released, released_before, returned, debt, nodes, missing, latest = struct.unpack('<dddddddddddddddd', ARGV[1])
+  released, released_before, returned, debt, nodes, silent, latest = struct.unpack('<dddddddddddddddd', ARGV[1])
 nodes = max(1, nodes)
 
 local time = redis.call('TIME')
@@ -80,11 +80,11 @@ if not known then
   withheld, stored_version, stored_rate, stored_burst = 0, version, rate, burst
 end
 
--- Of the refill, the part of the missing nodes is withheld: they may be spending it without Redis.
-local max_withheld = floor(stored_burst * TOKEN * missing / nodes)
+-- Of the refill, the share of the silent nodes is withheld: they may be spending it without Redis.
+local max_withheld = stored_burst * silent -- of stored_burst * TOKEN
 local function grow(passed)
   local earned = min(stored_burst * TOKEN, floor(passed * stored_rate / 1000000))
-  local withheld_part = floor(earned * missing / nodes)
+  local withheld_part = floor(earned * silent / TOKEN)
   level = max(level, min(cap() - withheld, level + earned - withheld_part))
   withheld = max(withheld, min(withheld + withheld_part, max_withheld, cap() - level))
 end

@@ -84,9 +84,6 @@ type bucketJudge struct {
 	spare   float64 // bursts that failures add
 	until   time.Time
 	cost    promise // the sentence that says so
-
-	joined int64     // nodes that have joined since a failure began: each has its part of the rate, also of what nodes that are cut off use
-	since  time.Time // the first of them has joined
 }
 
 // judged is the time of an oracle: Redis', if its clock had not been set.
@@ -134,8 +131,7 @@ func (w *limits) judgeBucket(c *scriptCall) {
 		}
 	})
 	*j = bucketJudge{key: j.key, oracle: oracle{rate: b.Rate, burst: b.Burst}, inRedis: limiter.Policy{Rate: b.Rate, Burst: b.Burst, Version: b.Version},
-		most: max(b.Burst, b.HeldNow+b.HeldBefore) + held, asking: j.asking, peak: j.asking, spare: j.spare, until: j.until, cost: j.cost,
-		worst: j.worst, joined: j.joined, since: j.since}
+		most: max(b.Burst, b.HeldNow+b.HeldBefore) + held, asking: j.asking, peak: j.asking, spare: j.spare, until: j.until, cost: j.cost, worst: j.worst}
 	j.start(w.judged())
 }
 
@@ -166,20 +162,8 @@ func (w *limits) failAgain(bursts float64) {
 // endFailure lets spans begin anew once failures cost nothing any more.
 func (w *limits) endFailure(j *bucketJudge) {
 	if j.spare > 0 && time.Now().After(j.until) {
-		j.spare, j.joined = 0, 0
+		j.spare = 0
 		w.goBy(j, j.inRedis.Rate, j.inRedis.Burst)
-	}
-}
-
-// joins notes that a node joins the fleet.
-func (w *limits) joins() {
-	for _, j := range w.buckets {
-		if j.spare > 0 {
-			if j.joined == 0 {
-				j.since = time.Now()
-			}
-			j.joined++
-		}
 	}
 }
 
@@ -295,9 +279,6 @@ func (w *limits) judgeAdmission(j *bucketJudge) {
 	most := float64(j.most-j.burst) + late.Seconds()*w.pace*rate + j.spare*float64(j.burst) + 1e-6
 	if w.mode != limiter.FailDeny {
 		most++
-	}
-	if j.joined > 0 {
-		most += rate * w.pace * time.Since(j.since).Seconds() * float64(j.joined) / float64(len(w.nodes))
 	}
 	if len(w.clients[0].both()) > 1 { // a token that another limit refuses counts again
 		most += float64(j.peak)

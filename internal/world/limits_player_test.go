@@ -242,7 +242,6 @@ func (p *player) happen() {
 	case p.Happens(world.Joins, 800):
 		if len(p.nodes) < 16 {
 			p.Tracef("a node joins")
-			p.joins()
 			p.join(1)
 		}
 	case p.Happens(world.Leaves, 800):

@@ -454,7 +454,7 @@ func scriptCallOf(command []string) *scriptCall {
 	case 1:
 		call, _ := world.UnpackBucketCall([]byte(command[4]))
 		c.bucket = &call
-	case 3:
+	case 4:
 		c.beats = true
 	default:
 		c.number, _ = strconv.ParseInt(command[6], 10, 64)

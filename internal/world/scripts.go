@@ -33,7 +33,7 @@ type Bucket struct {
 
 // BucketCall is one call of the script, in the order of its arguments.
 type BucketCall struct {
-	Rate, Burst, Version, Need, Hold, Extra, Arrived, Fair, Slice, ReleasedNow, ReleasedBefore, Returned, Debt, Nodes, Missing, Until int64
+	Rate, Burst, Version, Need, Hold, Extra, Arrived, Fair, Slice, ReleasedNow, ReleasedBefore, Returned, Debt, Nodes, Silent, Until int64
 }
 
 // BucketReply is its answer.
@@ -51,7 +51,7 @@ func (b *Bucket) fields() []*int64 {
 
 func (c *BucketCall) fields() []*int64 {
 	return []*int64{&c.Rate, &c.Burst, &c.Version, &c.Need, &c.Hold, &c.Extra, &c.Arrived, &c.Fair, &c.Slice, &c.ReleasedNow, &c.ReleasedBefore,
-		&c.Returned, &c.Debt, &c.Nodes, &c.Missing, &c.Until}
+		&c.Returned, &c.Debt, &c.Nodes, &c.Silent, &c.Until}
 }
 
 // Pack returns the bucket as Redis stores it.
@@ -87,9 +87,8 @@ func (b *Bucket) Execute(c *BucketCall, now int64) (r BucketReply, changed bool)
 		*b = FullBucket(c.Rate, c.Burst, c.Version, now)
 	}
 	before, absent := *b, b.UsedIn < 0
-	missing, nodes := c.Missing, max(1, c.Nodes)
-	stepped := !b.refill(now, missing, nodes)
-	if excess := b.Withheld - portion(b.Burst*token, missing, nodes); excess > 0 {
+	stepped := !b.refill(now, c.Silent)
+	if excess := b.Withheld - b.Burst*c.Silent; excess > 0 {
 		b.Level += excess
 		b.Withheld -= excess
 	}
@@ -110,7 +109,7 @@ func (b *Bucket) Execute(c *BucketCall, now int64) (r BucketReply, changed bool)
 	b.Level = max(min(b.Level, b.lowest()), b.Level-owed+paid)
 	r = BucketReply{Slice: present, Lasts: b.lasts(), Demand: b.Demand}
 	if late := c.Until > 0 && now > c.Until; !stepped && !late {
-		b.grant(c, &r, nodes)
+		b.grant(c, &r, max(1, c.Nodes))
 	}
 	r.Level, r.Held = b.Level, b.HeldNow+b.HeldBefore
 	if b.Level < token {
@@ -142,7 +141,7 @@ func (b *Bucket) adopt(c *BucketCall, present int64) (replaced, confirmed bool) 
 
 // refill adds the tokens of the time since RefilledAt. It reports false if the clock was set back. Then RefilledAt is set to now, and
 // this call gets no tokens.
-func (b *Bucket) refill(now, missing, nodes int64) bool {
+func (b *Bucket) refill(now, silent int64) bool {
 	if now < b.RefilledAt {
 		if b.RefilledAt-now > clockSlack {
 			b.ClockLag += b.RefilledAt - now
@@ -157,32 +156,27 @@ func (b *Bucket) refill(now, missing, nodes int64) bool {
 		if edge > now {
 			break
 		}
-		b.grow(edge-b.RefilledAt, missing, nodes)
+		b.grow(edge-b.RefilledAt, silent)
 		b.RefilledAt = edge
 		b.HeldBefore, b.HeldNow = b.HeldNow, 0
 	}
-	b.grow(now-b.RefilledAt, missing, nodes)
+	b.grow(now-b.RefilledAt, silent)
 	b.RefilledAt = now
 	return true
 }
 
-// LevelAt is the level at now if no node is missing.
+// LevelAt is the level at now if no node is silent.
 func (b Bucket) LevelAt(now int64) int64 {
-	b.refill(now, 0, 1)
+	b.refill(now, 0)
 	return b.Level
 }
 
-// grow adds dt microseconds of refill, of which it withholds the part of the missing nodes.
-func (b *Bucket) grow(dt, missing, nodes int64) {
+// grow adds dt microseconds of refill, of which it withholds the share of the silent nodes, in millionths.
+func (b *Bucket) grow(dt, silent int64) {
 	earned := int64(min(float64(b.Burst*token), math.Floor(float64(dt)*float64(b.Rate)/1e6)))
-	withheld := portion(earned, missing, nodes)
+	withheld := int64(math.Floor(float64(earned) * float64(silent) / token))
 	b.Level = max(b.Level, min(b.cap()-b.Withheld, b.Level+earned-withheld))
-	b.Withheld = max(b.Withheld, min(b.Withheld+withheld, portion(b.Burst*token, missing, nodes), b.cap()-b.Level))
-}
-
-// portion is units*parts/of, rounded down.
-func portion(units, parts, of int64) int64 {
-	return int64(math.Floor(float64(units) * float64(parts) / float64(of)))
+	b.Withheld = max(b.Withheld, min(b.Withheld+withheld, b.Burst*silent, b.cap()-b.Level))
 }
 
 // cap is the most the bucket may contain while nodes hold tokens of it.
@@ -279,24 +273,36 @@ func (q *Quota) Execute(c *QuotaCall) []int64 {
 	return []int64{n.Taken, q.Total}
 }
 
-// Members are the nodes of a fleet, by the time of their last heartbeat.
+// Members are the nodes of a fleet: the tick of each one's last heartbeat, times fleetSizes, and its parts.
 type Members map[string]int64
 
-// Beat executes a heartbeat, and answers how many nodes there are, how many of them are missing, and Redis' time.
-func (m Members) Beat(node, state string, latest, now int64) []int64 {
+const (
+	tick       = 10_000
+	fleetSizes = 16384
+)
+
+// Beat executes a heartbeat, and answers how many nodes there are, which share of each rate the silent ones may be using, and Redis' time.
+func (m Members) Beat(node, state string, parts, latest, now int64) []int64 {
+	score := func(ago, parts int64) int64 { return (now-ago)/tick*fleetSizes + parts }
+	partsOf := func(score int64) int64 { return max(1, score%fleetSizes) }
+	parts = min(parts, fleetSizes-1)
 	switch {
-	case state == "present" && now <= latest:
-		m[node] = now
 	case state == "leaving":
 		delete(m, node)
+	case now > latest:
+	case state == "present":
+		m[node] = score(0, parts)
+	default:
+		m[node] = max(m[node], score(silentFor, parts))
 	}
-	missing := int64(0)
-	maps.DeleteFunc(m, func(_ string, at int64) bool { return at <= now-memberLife })
+	share := int64(0)
+	maps.DeleteFunc(m, func(_ string, at int64) bool { return at <= score(memberLife, 0) })
 	for other, at := range m {
-		m[other] = min(at, now)
-		if at <= now-silentFor {
-			missing++
+		if at >= score(-tick, 0) {
+			m[other] = score(0, partsOf(at))
+		} else if at <= score(silentFor, fleetSizes-1) {
+			share += (token + partsOf(at) - 1) / partsOf(at)
 		}
 	}
-	return []int64{int64(len(m)), missing, now}
+	return []int64{int64(len(m)), min(share, token), now}
 }

@@ -44,7 +44,7 @@ type Call struct {
 	Returned int64 // tokens to give back
 	Debt     int64 // tokens spent without Redis, to be debited
 
-	Nodes, Missing int64 // nodes of the fleet; those of them that have sent no heartbeat lately
+	Nodes, Silent int64 // see Fleet
 
 	// Until is when its sender gives up, by Redis' clock; 0 = unknown. Executed later, it gets no
 	// tokens: they would count as held, and nobody would spend them.
@@ -68,7 +68,7 @@ type Reply struct {
 // Arguments returns the numbers of the call in the order in which the script reads them.
 func (c *Call) Arguments() []int64 {
 	return []int64{c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Fair,
-		c.Slice, c.ReleasedNow, c.ReleasedBefore, c.Returned, c.Debt, c.Nodes, c.Missing, c.Until}
+		c.Slice, c.ReleasedNow, c.ReleasedBefore, c.Returned, c.Debt, c.Nodes, c.Silent, c.Until}
 }
 
 // ReplyOf reads the script's answer.
@@ -79,7 +79,7 @@ func ReplyOf(n []int64) Reply {
 // Fleet is what a node knows about its fleet at one moment.
 type Fleet struct {
 	Nodes         int64 // that share the buckets
-	Missing       int64 // of them, those that have sent no heartbeat lately
+	Silent        int64 // the share of each rate that those of them may be using that send no heartbeats, in micro-tokens of a token
 	LastPresentAt int64 // when this node last sent a heartbeat that may have reported it present
 	Ahead         int64 // Redis' clock is ahead of this node's by at most so much; Forever = unknown
 	Cold          bool  // this node has not counted the others yet

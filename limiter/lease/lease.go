@@ -256,7 +256,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, giveBack bool) bool
 	}
 	l.trim(now)
 	giveBack = giveBack || waiting == 0 && l.idle(now)
-	*c = Call{Policy: l.Policy, Need: waiting, Returned: int64(l.returned), Nodes: f.Nodes, Missing: f.Missing}
+	*c = Call{Policy: l.Policy, Need: waiting, Returned: int64(l.returned), Nodes: f.Nodes, Silent: f.Silent}
 	l.report(c, giveBack)
 	if l.fallback != nil {
 		c.Debt = l.debt()
