@@ -146,13 +146,7 @@ func (c *Cache) enter() bool {
 // nothing unless the page is another one than before. From time to time it stores the page in Redis as it is now.
 func (c *Cache) Hit(q *page.Query, now time.Time) (Result, bool) {
 	s, at := c.memory.get(q), c.clock.At(now)
-	var e, old *Entry
-	if s != nil {
-		e, old = c.fresh(s, at), s.entry.Load()
-	}
-	if e == nil && (old == nil || old.isPending()) { // fresh cuts nothing in place of one that may show more than the rows
-		e = c.hold(q, old, at)
-	}
+	e := c.fresh(q, s, at)
 	if e == nil {
 		return Result{}, false
 	}
@@ -163,14 +157,27 @@ func (c *Cache) Hit(q *page.Query, now time.Time) (Result, bool) {
 	return c.memoryResult(e, at), true
 }
 
-// fresh returns an entry that is fresh: the slot's, or one cut anew from the replica; nil = none.
-func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
-	e, following := s.entry.Load(), c.following.Load()
-	if following && c.followed.trusted(now) && e.isCurrent() {
+// fresh returns an entry of the page that is fresh: the slot's, or one cut from the replica, which memory then has; nil = none.
+// Without a slot, memory has no page. It does not keep the query.
+func (c *Cache) fresh(q *page.Query, s *slot, now time.Duration) *Entry {
+	trusted := c.following.Load() && c.followed.trusted(now)
+	if s == nil {
+		if !trusted {
+			return nil
+		}
+		own := q.Clone()
+		cut := c.cut(&own, listOf(&own), nil, now)
+		if cut != nil {
+			c.memory.put(cut, c.life())
+		}
+		return cut
+	}
+	e := s.entry.Load()
+	if trusted && e.isCurrent() {
 		e.part.Touch()
 		return e
 	}
-	if following && !e.isPending() {
+	if trusted && !(e.isPending() && c.judge(e, now) == fresh) { // such a one may show more than the rows
 		if cut := c.cut(e.query, e.listKey(), e, now); cut != nil {
 			if cut != e {
 				c.memory.replace(s, cut, c.life())
@@ -182,19 +189,6 @@ func (c *Cache) fresh(s *slot, now time.Duration) *Entry {
 		return e
 	}
 	return nil
-}
-
-// hold cuts the page's entry, and keeps it. It does not keep the query.
-func (c *Cache) hold(q *page.Query, old *Entry, now time.Duration) *Entry {
-	if !c.followed.trusted(now) {
-		return nil
-	}
-	own := q.Clone()
-	e := c.cut(&own, listOf(&own), old, now)
-	if e != nil {
-		c.memory.put(e, c.remaining(e))
-	}
-	return e
 }
 
 // cut makes the page's entry out of the replica, or returns old if that shows the same rows. It returns nil if the replica does
@@ -234,7 +228,7 @@ func (c *Cache) Forward(q *page.Query, queried func()) (Result, error) {
 	}
 	defer c.running.Done()
 	s := c.memory.get(q)
-	r, ok := c.checkMemory(s)
+	r, ok := c.fallback(s)
 	if ok {
 		return r, nil
 	}
@@ -294,16 +288,8 @@ func (c *Cache) held(q *page.Query, now time.Duration) *Entry {
 	if !c.following.Load() || !c.followed.trusted(now) {
 		return nil
 	}
-	s := c.memory.get(q)
-	if s == nil {
-		own := q.Clone()
-		e := c.cut(&own, listOf(&own), nil, now)
-		if e != nil {
-			c.memory.put(e, c.life())
-		}
-		return e
-	}
-	if e := c.fresh(s, now); e != nil && (e.list != nil || c.isAhead(e)) {
+	e := c.fresh(q, c.memory.get(q), now)
+	if e != nil && (e.list != nil || c.isAhead(e)) {
 		return e
 	}
 	return nil
@@ -355,19 +341,17 @@ func (c *Cache) Stored(q *page.Query) (Result, error) {
 	return l.await(" stored", nil, c.options.FillTimeout, look, func(e *Entry) bool { return c.judge(e, c.clock.Now()) != fresh })
 }
 
-// checkMemory judges the entry in memory. If ok is true, the result is served: the entry
-// is fresh, or it is stale and its fills are paused. Otherwise the result has the stale
-// entry that may be served if the fill fails, or no entry.
-func (c *Cache) checkMemory(s *slot) (r Result, ok bool) {
+// fallback returns what is served if a fill fails, the slot's entry, or nothing. ok is true if it is served at once: it is
+// fresh by now, or fills of it are paused.
+func (c *Cache) fallback(s *slot) (r Result, ok bool) {
 	if s == nil {
 		return Result{}, false
 	}
-	now := c.clock.Now()
-	if e := c.fresh(s, now); e != nil { // found by another request meanwhile
+	e, now := s.entry.Load(), c.clock.Now()
+	switch c.judge(e, now) {
+	case fresh:
 		return c.memoryResult(e, now), true
-	}
-	e := s.entry.Load()
-	if c.judge(e, now) == expired {
+	case expired:
 		return Result{}, false
 	}
 	r = c.memoryResult(e, now)

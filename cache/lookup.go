@@ -239,17 +239,18 @@ func (l *lookup) fillAnew() (Result, error) {
 	return l.fromOrigin(ctx)
 }
 
-// findStored looks in memory again, because another flight may have finished since the
-// request looked. Then it cuts the page out of the replica. Then it looks in Redis.
+// findStored looks in memory again: since the request looked, another flight may have ended, and rows may have come. Then it
+// looks in Redis.
 func (l *lookup) findStored() (Result, bool) {
-	r, ok := l.checkMemory(l.memory.get(l.query))
+	s, now := l.memory.get(l.query), l.clock.Now()
+	if e := l.fresh(l.query, s, now); e != nil {
+		return l.memoryResult(e, now), true
+	}
+	r, ok := l.fallback(s)
 	if ok {
 		return r, true
 	}
 	l.old, l.began = r.Entry, time.Now()
-	if e := l.hold(l.query, l.old, l.clock.Now()); e != nil {
-		return Result{Entry: e}, true
-	}
 	return l.fromRedis()
 }
 

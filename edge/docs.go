@@ -9,7 +9,6 @@ import (
 	"html"
 	"io"
 	"io/fs"
-	"maps"
 	"mime"
 	"path"
 	"regexp"
@@ -33,29 +32,31 @@ const (
 	docsPath    = "/docs"
 )
 
-// documents returns all documents by their paths: the two, and the files that /docs loads.
-func documents(lists *list.Set) map[string]*document {
-	shown := bytes.ReplaceAll(docsPage, []byte("{{title}}"), []byte(html.EscapeString(titleOf(lists))))
-	all := map[string]*document{openAPIPath: newDocument("application/json", "", OpenAPI(lists)),
-		docsPath: newDocument("text/html; charset=utf-8", PagePolicy(shown, " 'self'"), shown)}
-	maps.Copy(all, docsFiles())
+// documents returns all documents by their paths: the two, and the files that /docs loads. Each is made when it is first asked for.
+func documents(lists *list.Set) map[string]func() *document {
+	all := map[string]func() *document{
+		openAPIPath: sync.OnceValue(func() *document { return newDocument("application/json", "", OpenAPI(lists)) }),
+		docsPath: sync.OnceValue(func() *document {
+			shown := bytes.ReplaceAll(docsPage, []byte("{{title}}"), []byte(html.EscapeString(titleOf(lists))))
+			return newDocument("text/html; charset=utf-8", PagePolicy(shown, " 'self'"), shown)
+		}),
+	}
+	for _, f := range must(fs.ReadDir(static.FS, ".")) {
+		all[docsPath+"/"+strings.TrimSuffix(f.Name(), ".gz")] = sync.OnceValue(func() *document { return docsFile(f.Name()) })
+	}
 	return all
 }
 
-// docsFiles are the files that /docs loads, by their paths.
-var docsFiles = sync.OnceValue(func() map[string]*document {
-	all := map[string]*document{}
-	for _, f := range must(fs.ReadDir(static.FS, ".")) {
-		text := must(fs.ReadFile(static.FS, f.Name()))
-		name, compressed := strings.CutSuffix(f.Name(), ".gz")
-		asset := newDocument(mime.TypeByExtension(path.Ext(name)), PagePolicy(nil, " 'self'"), text)
-		if compressed { // text is the gzip form
-			asset.identity, asset.gzip = must(io.ReadAll(must(gzip.NewReader(bytes.NewReader(text))))), text
-		}
-		all[docsPath+"/"+name] = asset
+// docsFile makes a file that /docs loads.
+func docsFile(file string) *document {
+	text := must(fs.ReadFile(static.FS, file))
+	name, compressed := strings.CutSuffix(file, ".gz")
+	d := newDocument(mime.TypeByExtension(path.Ext(name)), PagePolicy(nil, " 'self'"), text)
+	if compressed { // text is the gzip form
+		d.identity, d.gzip = must(io.ReadAll(must(gzip.NewReader(bytes.NewReader(text))))), text
 	}
-	return all
-})
+	return d
+}
 
 // docsPage is /docs. It keeps an API key in memory until it is reloaded or closed, because every
 // script of this address can read what a browser stores, for years. A user who wants it

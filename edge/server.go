@@ -191,7 +191,7 @@ func (s *Server) newRouter() *router.Router {
 	}
 	for path, d := range documents(s.Lists) {
 		if path == openAPIPath || !s.NoDocs {
-			get(path, s.docs, func(x *exchange) *failure { return d.serve(x) })
+			get(path, s.docs, func(x *exchange) *failure { return d().serve(x) })
 		}
 	}
 	r.NotFound = s.handler(s.none, func(x *exchange) *failure {

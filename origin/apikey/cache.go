@@ -17,6 +17,7 @@ package apikey
 import (
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -277,29 +278,30 @@ func (c *Cache[T]) load(ctx context.Context, priority lookupPriority, hashes ...
 			defer cancel()
 		}
 	}
-	err := c.await(waiting, hashes, priority)
-	e := c.find(hashes...)
-	if err != nil && waiting.Err() != nil && (e == nil || !c.usable(e, c.grace)) { // it has changed or gone meanwhile: only the answer can be used
-		err = c.await(ctx, hashes, priority)
-		e = c.find(hashes...)
-	}
-	switch {
-	case err == nil && e != nil:
-		e.used.Store(true)
-		c.loaded.Add(1)
-		return e, nil
-	case err == nil || errors.Is(err, ErrUnknown):
-		c.unknowns.Add(1)
-		return nil, ErrUnknown
-	case e != nil && c.usable(e, c.grace): // not the one before: other look-ups may have found, changed or removed it meanwhile
-		if !errors.Is(err, postgres.ErrOverloaded) { // a full queue says nothing of Postgres
-			c.noWaitUntil.Store(int64(c.clock.Now() + waitPause))
+	for {
+		err := c.await(waiting, hashes, priority)
+		e := c.find(hashes...) // maybe another than before: other look-ups may have found, changed or removed it meanwhile
+		switch {
+		case err == nil && e != nil:
+			e.used.Store(true)
+			c.loaded.Add(1)
+			return e, nil
+		case err == nil || errors.Is(err, ErrUnknown):
+			c.unknowns.Add(1)
+			return nil, ErrUnknown
+		case e != nil && c.usable(e, c.grace):
+			if !errors.Is(err, postgres.ErrOverloaded) { // a full queue says nothing of Postgres
+				c.noWaitUntil.Store(int64(c.clock.Now() + waitPause))
+			}
+			c.withinGrace.Add(1)
+			return e, nil
+		case waiting != ctx && waiting.Err() != nil: // it has changed or gone meanwhile: only the answer can be used
+			waiting = ctx
+		default:
+			c.failures.Add(1)
+			return nil, err
 		}
-		c.withinGrace.Add(1)
-		return e, nil
 	}
-	c.failures.Add(1)
-	return nil, err
 }
 
 // usable says whether a request may use the entry without a look-up because it was right less than age ago. A key that was changed,
@@ -532,39 +534,32 @@ func (c *Cache[T]) Beat(b changefeed.Beat) {
 
 // apply invalidates the entries of the rows that a transaction changed.
 func (c *Cache[T]) apply(change *changefeed.Change) {
-	if !slices.ContainsFunc(change.Touched, func(t changefeed.Touched) bool { return t.List == nil }) {
-		return
-	}
-	c.entriesMu.Lock()
-	defer c.entriesMu.Unlock()
-	c.changedAt = c.clock.Now()
 	for _, t := range change.Touched {
-		if t.List != nil {
-			continue
-		}
-		row, err := uuid.Parse(t.Tenant)
-		if t.All || err != nil {
-			for _, e := range c.entries {
-				c.invalidate(e)
-			}
-			continue
-		}
-		for _, e := range c.rows[row] {
-			c.invalidate(e)
+		if t.List == nil {
+			c.invalidate(&t)
 		}
 	}
 }
 
-// invalidate forces a look-up before a request relies on the entry. It keeps the moment
-// as of which the entry was right, for requests while Postgres cannot be reached.
-// entriesMu is locked.
-func (c *Cache[T]) invalidate(e *Entry[T]) {
-	at, changed := c.validAt(e)
-	if !changed {
-		e.changedSince.Store(int64(c.changedAt))
+// invalidate forces a look-up before a request relies on an entry of the row, or on any if the change does not name its rows.
+// It keeps the moment as of which the entry was right, for requests while Postgres cannot be reached.
+func (c *Cache[T]) invalidate(t *changefeed.Touched) {
+	c.entriesMu.Lock()
+	defer c.entriesMu.Unlock()
+	c.changedAt = c.clock.Now()
+	row, err := uuid.Parse(t.Tenant)
+	of := c.rows[row]
+	if t.All || err != nil {
+		of = slices.Collect(maps.Values(c.entries))
 	}
-	e.invalidatedAt.Store(int64(c.changedAt))
-	e.validatedAt.Store(int64(at))
+	for _, e := range of {
+		at, changed := c.validAt(e)
+		if !changed {
+			e.changedSince.Store(int64(c.changedAt))
+		}
+		e.invalidatedAt.Store(int64(c.changedAt))
+		e.validatedAt.Store(int64(at))
+	}
 }
 
 // Reset implements changefeed.Listener. It drops the proof. Before that, it stores in
