@@ -2,25 +2,22 @@ package limiter_test
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/world"
 	. "listedge/limiter"
+	"listedge/limiter/lease"
 )
 
 // call is one call of a script, as Redis gets it.
 type call struct {
-	key       string
-	arguments any // *world.BucketCall, *world.QuotaCall or *beat
-	answer    []int64
-}
-
-// beat is what a heartbeat says.
-type beat struct {
-	id, state    string
-	parts, until int64
+	key     string
+	command []string // EVAL, the script, 1, the key, its arguments
+	beats   bool
+	answer  []int64
 }
 
 // server stands for Redis: for the one server, or for the masters of a Cluster.
@@ -64,8 +61,7 @@ func (p *pipeline) Process(_ context.Context, c redis.Cmder) error {
 func (p *pipeline) Exec(ctx context.Context) ([]redis.Cmder, error) {
 	calls := make([]*call, len(p.commands))
 	for i, c := range p.commands {
-		a := c.Args()
-		calls[i] = &call{key: a[3].(string), arguments: argumentsOf(a[4:])}
+		calls[i] = callOf(c)
 	}
 	err := p.execute(ctx, calls)
 	for i, c := range p.commands {
@@ -79,15 +75,49 @@ func (p *pipeline) Exec(ctx context.Context) ([]redis.Cmder, error) {
 	return nil, err
 }
 
-// argumentsOf tells the scripts apart by the number of their arguments.
-func argumentsOf(a []any) any {
-	switch len(a) {
-	case 1:
-		c, _ := world.UnpackBucketCall(a[0].([]byte))
-		return &c
-	case 4:
-		return &beat{a[0].(string), a[1].(string), a[2].(int64), a[3].(int64)}
+// texts are the scripts by their digests.
+var texts = map[string]string{}
+
+func init() {
+	for _, text := range []string{TokenBucketText, QuotaText, HeartbeatText} {
+		texts[redis.NewScript(text).Hash()] = text
 	}
-	return &world.QuotaCall{Tokens: a[0].(int64), Run: a[1].(int64), Number: a[2].(int64), Floor: a[3].(int64), Need: a[4].(int64), Want: a[5].(int64),
-		Nodes: a[6].(int64), Last: a[7].(int64), Life: a[8].(int64)}
+}
+
+func callOf(c redis.Cmder) *call {
+	a := c.Args() // EVALSHA, a digest, 1, the key, the arguments
+	of := &call{key: a[3].(string), command: []string{"eval", texts[a[1].(string)], "1"}}
+	of.beats = of.command[1] == HeartbeatText
+	for _, word := range a[3:] {
+		if packed, ok := word.([]byte); ok {
+			word = string(packed)
+		}
+		of.command = append(of.command, fmt.Sprint(word))
+	}
+	return of
+}
+
+// run has a server execute a script, and returns its numbers.
+func run(r *world.Redis, text, key string, arguments ...any) []int64 {
+	c := callOf(redis.NewCmd(context.Background(), append([]any{"evalsha", redis.NewScript(text).Hash(), 1, key}, arguments...)...))
+	c.command[1] = text
+	return c.on(r)
+}
+
+// look returns what a server would answer a node that wants nothing.
+func look(r *world.Redis, key string, p Policy) lease.Reply {
+	return lease.ReplyOf(run(r.Fork("a look", 0), TokenBucketText, key, Pack((&lease.Call{Policy: p, Nodes: 1}).Arguments()...)))
+}
+
+func (c *call) on(r *world.Redis) (numbers []int64) {
+	of := &world.RedisCall{Commands: [][]string{c.command}}
+	r.Execute(of)
+	all, ok := of.Replies[0].([]any)
+	if !ok {
+		panic(fmt.Sprint(of.Replies...))
+	}
+	for _, n := range all {
+		numbers = append(numbers, n.(int64))
+	}
+	return numbers
 }

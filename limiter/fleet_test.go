@@ -304,7 +304,7 @@ func TestANodeWithDebtsRemembersItsFleet(t *testing.T) {
 			takes(t, l, owe[i], 1, SourceLocalFallback)
 		}
 		v.mu.Lock()
-		clear(v.beats)
+		v.do("del", members)
 		v.mu.Unlock()
 		v.mood.Store(int32(well))
 		boottimetest.Pass(3 * time.Second)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -142,8 +143,8 @@ const (
 
 var errMoody = errors.New("not today")
 
-// virtual is Redis as the tests want it to be: the buckets' twin in Go, a network
-// and a processor that take their time, and moods.
+// virtual is Redis as the tests want it to be, with a network and a processor that
+// take their time, and moods.
 type virtual struct {
 	oneWay  atomic.Int64  // nanoseconds of a message's way
 	perCall time.Duration // one call after the other, as Redis does
@@ -155,20 +156,18 @@ type virtual struct {
 	calls       atomic.Int64
 	most        atomic.Int64 // calls in one pipeline
 
-	mu      sync.Mutex // guards all below
-	began   time.Time
-	buckets map[string]*world.Bucket
-	quotas  map[string]*world.Quota
-	beats   map[string]world.Members // by shard
-	free    time.Time                // when it has done what has come
+	mu    sync.Mutex // guards all below
+	redis *world.Redis
+	free  time.Time // when it has done what has come
 }
 
-func newVirtual() *virtual {
-	return &virtual{began: time.Now(), buckets: map[string]*world.Bucket{}, quotas: map[string]*world.Quota{}, beats: map[string]world.Members{}}
-}
+func newVirtual() *virtual { return &virtual{redis: world.NewRedis("virtual", time.Now)} }
 
-func (v *virtual) now() int64 {
-	return 1_000_000_000_000_000 + time.Since(v.began).Microseconds()
+// do executes a command at once.
+func (v *virtual) do(command ...string) any {
+	c := &world.RedisCall{Commands: [][]string{command}}
+	v.redis.Execute(c)
+	return c.Replies[0]
 }
 
 // reach is a message's way to the store and its work there.
@@ -199,7 +198,7 @@ func (v *virtual) reach(ctx context.Context, calls int) error {
 }
 
 func (v *virtual) execute(ctx context.Context, calls []*call) error {
-	_, beats := calls[0].arguments.(*beat)
+	beats := calls[0].beats
 	if !beats {
 		v.trips.Add(1)
 		v.calls.Add(int64(len(calls)))
@@ -226,35 +225,11 @@ func (v *virtual) masterOf(string) int { return 0 }
 
 // serve is what a script does. v.mu is held.
 func (v *virtual) serve(c *call) []int64 {
-	switch a := c.arguments.(type) {
-	case *world.BucketCall:
-		r, _ := v.bucket(c.key, Policy{Rate: a.Rate, Burst: a.Burst, Version: a.Version}).Execute(a, v.now())
-		return r.Numbers()
-	case *world.QuotaCall:
-		if v.quotas[c.key] == nil {
-			v.quotas[c.key] = &world.Quota{Runs: map[int64]world.QuotaRun{}}
-		}
-		return v.quotas[c.key].Execute(a)
-	case *beat:
-		if v.beats[c.key] == nil {
-			v.beats[c.key] = world.Members{}
-		}
-		answer := v.beats[c.key].Beat(a.id, a.state, a.parts, a.until, v.now())
+	answer := c.on(v.redis)
+	if c.beats {
 		answer[0] = max(v.nodes, answer[0])
-		return answer
 	}
-	panic("BUG: another script")
-}
-
-// bucket returns the bucket of that key. v.mu is held.
-func (v *virtual) bucket(key string, p Policy) *world.Bucket {
-	b := v.buckets[key]
-	if b == nil {
-		full := world.FullBucket(p.Rate, p.Burst, p.Version, v.now())
-		b = &full
-		v.buckets[key] = b
-	}
-	return b
+	return answer
 }
 
 // count makes heartbeats count so many nodes; 0 = those that beat.
@@ -266,17 +241,16 @@ func (v *virtual) count(nodes int64) {
 
 // left is what the shared bucket contains, what is held not counted.
 func (v *virtual) left(b *Bucket) int64 {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return max(0, v.bucket(b.Key(), b.Policy()).LevelAt(v.now())) / lease.Token
+	return max(0, look(v.redis, b.Key(), b.Policy()).Level) / lease.Token
 }
 
 // quotaLeft is what no node has taken of the only quota.
 func (v *virtual) quotaLeft(tokens int64) int64 {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for _, q := range v.quotas {
-		tokens -= q.Total
+	for _, key := range v.do("keys", "*").([]any) {
+		total, ok := v.do("hget", key.(string), "total").(string)
+		if ok {
+			tokens -= must1(strconv.ParseInt(total, 10, 64))
+		}
 	}
 	return tokens
 }

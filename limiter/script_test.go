@@ -3,10 +3,11 @@ package limiter_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -29,10 +30,58 @@ func bucketIn(t testing.TB, stored []byte) world.Bucket {
 	return b
 }
 
-// callOf is a call as the twin gets it.
-func callOf(c *lease.Call) *world.BucketCall {
-	w, _ := world.UnpackBucketCall(Pack(c.Arguments()...))
-	return &w
+// both are a real Redis, and that of the simulated world, where time stands still and an interpreter runs the scripts.
+type both struct {
+	t             *testing.T
+	real, standIn *redis.Client
+}
+
+func inBoth(t *testing.T) both {
+	_, client := startRedis(t)
+	now := time.Now()
+	server := world.NewRedis("stand-in", func() time.Time { return now })
+	return both{t, client, world.NewRedisClient(func(_ context.Context, c *world.RedisCall) error {
+		server.Execute(c)
+		return nil
+	})}
+}
+
+// run has both execute a script in a key, and returns its numbers, what the key has, and for how long, if both are the same.
+func (b both) run(text, key string, read []any, arguments ...any) (numbers []int64, left any, life time.Duration) {
+	b.t.Helper()
+	in := func(server *redis.Client) (numbers []int64, left any, life time.Duration) {
+		pipe := server.Pipeline()
+		answer := pipe.Eval(b.t.Context(), text, []string{key}, arguments...)
+		value, lasts := pipe.Do(b.t.Context(), read...), pipe.PTTL(b.t.Context(), key)
+		_, err := pipe.Exec(b.t.Context())
+		if err != nil && !errors.Is(err, redis.Nil) {
+			b.t.Fatal(err)
+		}
+		return must1(answer.Int64Slice()), value.Val(), lasts.Val()
+	}
+	numbers, left, life = in(b.standIn)
+	really, leaves, lasts := in(b.real)
+	if !slices.Equal(numbers, really) || !reflect.DeepEqual(left, leaves) || lasts > life || lasts < life-5*time.Second {
+		b.t.Fatalf("%q: %d, %q for %v\nreal %d, %q for %v", arguments, numbers, left, life, really, leaves, lasts)
+	}
+	return numbers, left, life
+}
+
+// set gives both a value.
+func (b both) set(key string, value any) {
+	for _, server := range []*redis.Client{b.real, b.standIn} {
+		must(server.Set(b.t.Context(), key, value, time.Hour).Err())
+	}
+}
+
+// timed is a script at a time that the test gives in two arguments, in seconds and microseconds.
+func timed(t *testing.T, text, seconds, microseconds string) string {
+	t.Helper()
+	changed := strings.Replace(text, "redis.call('TIME')", "{"+seconds+", "+microseconds+"}", 1)
+	if changed == text {
+		t.Fatal("the script does not ask for the time in this way")
+	}
+	return changed
 }
 
 // anyPolicy reaches every corner that NewPolicy allows.
@@ -46,209 +95,214 @@ func anyPolicy(random *rand.Rand) Policy {
 	}
 }
 
-// Every call is made of a random stored bucket (or none, or one of another form),
-// last refilled anywhere between long ago and the future, with tokens out, under a
-// policy that is its own, another, older or newer, by a node that knows of a fleet.
-func TestScriptEqualsModel(t *testing.T) {
-	t.Parallel()
-	_, client := startRedis(t)
-	client = client.WithTimeout(patient) // the pipelines are long
-	ctx := context.Background()
-	random := rand.New(rand.NewPCG(9, 10))
-	timed := strings.Replace(TokenBucketText, "redis.call('TIME')", "{ARGV[2], ARGV[3]}", 1) // at a time of the test's choice
-	if timed == TokenBucketText {
-		t.Fatal("the script does not ask for the time in this way")
+// anyTokens is a number of tokens, of a node with this policy, or by mistake.
+func anyTokens(random *rand.Rand, p Policy) int64 {
+	switch random.IntN(6) {
+	case 0:
+		return random.Int64N(3)
+	case 1:
+		return random.Int64N(2*p.Burst + 1)
+	case 2:
+		return 1 << 50
 	}
-	sha := must1(client.ScriptLoad(ctx, timed).Result())
-	anyTokens := func(p Policy) int64 {
-		switch random.IntN(6) {
-		case 0:
-			return random.Int64N(3)
-		case 1:
-			return random.Int64N(2*p.Burst + 1)
-		case 2:
-			return 1 << 50
-		}
-		return 0
+	return 0
+}
+
+// anyCall is of a node that knows of a fleet.
+func anyCall(random *rand.Rand, now int64) lease.Call {
+	p := anyPolicy(random)
+	any := func() int64 { return anyTokens(random, p) }
+	c := lease.Call{Policy: p, Need: 1, Hold: random.Int64N(2), Extra: any(), Arrived: random.Int64N(100), Fair: random.Int64N(2),
+		Slice: now/lease.Slice - random.Int64N(4), Returned: any(), Nodes: 1 + random.Int64N(20)}
+	if random.IntN(3) == 0 {
+		c.Silent = random.Int64N(lease.Token + 1)
 	}
+	if random.IntN(3) == 0 {
+		c.Need = any()
+	}
+	if random.IntN(3) == 0 {
+		c.Until = now + 1_000_000*(random.Int64N(3)-1)
+	}
+	if random.IntN(2) == 0 {
+		c.Debt, c.ReleasedNow, c.ReleasedBefore = any(), any(), any()
+	}
+	return c
+}
+
+// anyBucket was last refilled anywhere between long ago and the future, and has tokens out. Some are as no call would leave one.
+func anyBucket(random *rand.Rand, p Policy, now int64) world.Bucket {
 	chance := func(n int) bool { return random.IntN(n) == 0 }
-	const rounds, atOnce = 60, 500
-	seen := map[string]int{"granted": 0, "leased": 0, "stepped": 0, "adopted": 0, "pinned": 0, "aged": 0, "released": 0,
-		"owed": 0, "withheld": 0, "merged": 0, "of another form": 0, "damaged": 0}
-	for round := range rounds {
-		type trial struct {
-			stored  *world.Bucket
-			altered bool // as no call would leave it
-			c       lease.Call
-			now     int64
-			answer  *redis.Cmd
-			after   *redis.StringCmd
-			ttl     *redis.DurationCmd
-		}
-		trials := make([]trial, atOnce)
-		pipe := client.Pipeline()
-		for i := range trials {
-			x := &trials[i]
-			key := fmt.Sprintf("listedge:{model}:b:%d:%d", round, i)
-			p := anyPolicy(random)
-			near := time.Now().UnixMicro() / lease.Slice
-			x.c = lease.Call{Policy: p, Need: 1, Hold: random.Int64N(2), Extra: anyTokens(p), Arrived: random.Int64N(100), Fair: random.Int64N(2),
-				Slice: near - random.Int64N(4), ReleasedNow: anyTokens(p), ReleasedBefore: anyTokens(p), Returned: anyTokens(p), Debt: anyTokens(p),
-				Nodes: 1 + random.Int64N(20)}
-			if chance(3) {
-				x.c.Silent = random.Int64N(lease.Token + 1)
-			}
-			if chance(3) {
-				x.c.Need = anyTokens(p)
-			}
-			if chance(3) {
-				x.c.Until = time.Now().UnixMicro() + 1_000_000*(random.Int64N(3)-1)
-			}
-			if chance(2) {
-				x.c.Debt, x.c.ReleasedNow, x.c.ReleasedBefore = 0, 0, 0
-			}
-			switch random.IntN(20) {
-			case 0: // absent
-			case 1: // not a bucket as this script knows it: as good as absent
-				seen["of another form"]++
-				pipe.Set(ctx, key, make([]byte, 80), time.Minute)
-			default:
-				own := p
-				own.Version = random.Int64N(4)
-				if chance(2) {
-					own = anyPolicy(random)
-				}
-				past := int64(math.Exp(random.Float64() * 35))
-				switch random.IntN(10) {
-				case 0:
-					past = -random.Int64N(900_000)
-				case 1:
-					past = -2_000_000 - past
-				}
-				b := world.Bucket{RefilledAt: time.Now().UnixMicro() - past, Rate: own.Rate, Burst: own.Burst, Version: own.Version,
-					Demand: int64(math.Exp(random.Float64() * 25))}
-				if chance(4) {
-					b.ClockLag = random.Int64N(100_000_000)
-				}
-				b.UsedIn = (b.RefilledAt+b.ClockLag)/lease.Slice - random.Int64N(4)
-				if chance(2) {
-					b.HeldNow, b.HeldBefore = random.Int64N(own.Burst/4+1), random.Int64N(own.Burst/4+1)
-				}
-				room := (own.Burst - b.HeldNow - b.HeldBefore) * lease.Token
-				if chance(3) {
-					b.Withheld = random.Int64N(room + 1)
-				}
-				b.Level = random.Int64N(room - b.Withheld + 1)
-				if chance(8) {
-					b.Level = -random.Int64N(own.Burst/4*lease.Token + 1)
-				}
-				if chance(4) {
-					b.Level = min(room-b.Withheld, []int64{0, room, lease.Token, lease.Token - 1, room - 1}[random.IntN(5)])
-				}
-				if chance(10) {
-					field := []*int64{&b.Level, &b.RefilledAt, &b.ClockLag, &b.HeldNow, &b.HeldBefore, &b.UsedIn, &b.Demand, &b.Withheld,
-						&b.Version, &b.Rate, &b.Burst}[random.IntN(11)]
-					*field, x.altered = random.Int64N(1<<54)-1<<53, true
-					if !b.Sound() {
-						seen["damaged"]++
-					}
-				}
-				x.stored = &b
-				pipe.Set(ctx, key, b.Pack(), time.Hour)
-			}
-			x.now = time.Now().UnixMicro()
-			x.answer = pipe.EvalSha(ctx, sha, []string{key}, Pack(x.c.Arguments()...), x.now/1e6, x.now%1e6)
-			x.after = pipe.Get(ctx, key)
-			x.ttl = pipe.PTTL(ctx, key)
-		}
-		if _, err := pipe.Exec(ctx); err != nil && err != redis.Nil {
-			t.Fatal(err)
-		}
-		for i := range trials {
-			x := &trials[i]
-			got := lease.ReplyOf(must1(x.answer.Int64Slice()))
-			model := world.FullBucket(x.c.Policy.Rate, x.c.Policy.Burst, x.c.Policy.Version, x.now)
-			if x.stored != nil && x.stored.Sound() {
-				model = *x.stored
-			} else {
-				x.stored = nil
-			}
-			want, changed := model.Execute(callOf(&x.c), x.now)
-			if got != lease.Reply(want) {
-				t.Fatalf("call %+v on %+v\nscript %+v\nmodel  %+v", x.c, x.stored, got, want)
-			}
-			if !x.altered && !model.Sound() {
-				t.Fatalf("call %+v on %+v\nleaves %+v: more than the burst", x.c, x.stored, model)
-			}
-			count := func(what string, yes bool) {
-				if yes {
-					seen[what]++
-				}
-			}
-			count("granted", got.Granted > 0)
-			count("leased", got.Leased > 0)
-			count("owed", got.Level < 0)
-			count("late", x.c.Until > 0 && x.now > x.c.Until && got.Level >= lease.Token)
-			count("withheld", model.Withheld > 0)
-			if x.stored != nil {
-				count("merged", model.Withheld < x.stored.Withheld && x.c.Debt == 0)
-				count("stepped", x.stored.RefilledAt-x.now > 1_000_000)
-				count("adopted", x.stored.Rate != model.Rate || x.stored.Burst != model.Burst || x.stored.Version != model.Version)
-				count("pinned", model.Rate != x.c.Policy.Rate)
-				count("aged", x.stored.HeldNow+x.stored.HeldBefore > 0 && x.now/lease.Slice > x.stored.RefilledAt/lease.Slice)
-				count("released", x.stored.HeldNow+x.stored.HeldBefore > got.Held-got.Leased && x.now/lease.Slice == x.stored.RefilledAt/lease.Slice)
-			}
-			if !changed && x.stored == nil {
-				continue // stays absent, or something else
-			}
-			raw, err := x.after.Bytes()
-			if err != nil {
-				t.Fatalf("no state after %+v: %v", x.c, err)
-			}
-			if stored := bucketIn(t, raw); stored != model {
-				t.Fatalf("call %+v on %+v\nscript leaves %+v\nmodel  leaves %+v", x.c, x.stored, stored, model)
-			}
-			// Expiry: when as good as absent, and a second more (rounded up to milliseconds).
-			last := model.UntilAbsent()
-			if changed && last < 1e13 {
-				want := time.Duration((last+999)/1000+1000) * time.Millisecond
-				if x.ttl.Val() > want || x.ttl.Val() < want-5*time.Second {
-					t.Fatalf("expires in %v, want %v", x.ttl.Val(), want)
-				}
-			}
-		}
-		must(client.FlushDB(ctx).Err())
+	p.Version = random.Int64N(4)
+	if chance(2) {
+		p = anyPolicy(random)
 	}
-	t.Logf("%d calls: %v", rounds*atOnce, seen)
+	past := int64(math.Exp(random.Float64() * 35))
+	switch random.IntN(10) {
+	case 0:
+		past = -random.Int64N(900_000)
+	case 1:
+		past = -2_000_000 - past
+	}
+	b := world.Bucket{RefilledAt: now - past, Rate: p.Rate, Burst: p.Burst, Version: p.Version, Demand: int64(math.Exp(random.Float64() * 25))}
+	if chance(4) {
+		b.ClockLag = random.Int64N(100_000_000)
+	}
+	b.UsedIn = (b.RefilledAt+b.ClockLag)/lease.Slice - random.Int64N(4)
+	if chance(2) {
+		b.HeldNow, b.HeldBefore = random.Int64N(p.Burst/4+1), random.Int64N(p.Burst/4+1)
+	}
+	room := (p.Burst - b.HeldNow - b.HeldBefore) * lease.Token
+	if chance(3) {
+		b.Withheld = random.Int64N(room + 1)
+	}
+	b.Level = random.Int64N(room - b.Withheld + 1)
+	if chance(8) {
+		b.Level = -random.Int64N(p.Burst/4*lease.Token + 1)
+	}
+	if chance(4) {
+		b.Level = min(room-b.Withheld, []int64{0, room, lease.Token, lease.Token - 1, room - 1}[random.IntN(5)])
+	}
+	if chance(10) {
+		*[]*int64{&b.Level, &b.RefilledAt, &b.ClockLag, &b.HeldNow, &b.HeldBefore, &b.UsedIn, &b.Demand, &b.Withheld,
+			&b.Version, &b.Rate, &b.Burst}[random.IntN(11)] = random.Int64N(1<<54) - 1<<53
+	}
+	return b
+}
+
+// Random calls on random buckets, on none, or on something else, leave a bucket that keeps the invariants, and that is
+// forgotten once it is as good as absent, and a second more.
+func TestTheScriptOfBuckets(t *testing.T) {
+	t.Parallel()
+	servers, text := inBoth(t), timed(t, TokenBucketText, "ARGV[2]", "ARGV[3]")
+	random := rand.New(rand.NewPCG(9, 10))
+	seen := map[string]int{"granted": 0, "leased": 0, "stepped": 0, "adopted": 0, "pinned": 0, "aged": 0, "released": 0,
+		"owed": 0, "withheld": 0, "merged": 0, "late": 0, "damaged": 0, "forgotten": 0}
+	for i := range 5_000 {
+		key, now := fmt.Sprint("listedge:{w}:b:", i), time.Now().UnixMicro()
+		execute := func(c *lease.Call, now int64) (lease.Reply, world.Bucket, time.Duration) {
+			numbers, left, life := servers.run(text, key, []any{"get", key}, Pack(c.Arguments()...), now/1e6, now%1e6)
+			after, _ := left.(string)
+			b, _ := world.UnpackBucket([]byte(after))
+			return lease.ReplyOf(numbers), b, life
+		}
+		c := anyCall(random, now)
+		before := world.Bucket{UsedIn: -1}
+		switch random.IntN(20) {
+		case 0:
+		case 1:
+			servers.set(key, make([]byte, 80))
+		default:
+			before = anyBucket(random, c.Policy, now)
+			servers.set(key, before.Pack())
+		}
+		known := before.Sound()
+		r, after, life := execute(&c, now)
+		if !known && (after == before || after == world.Bucket{}) {
+			continue // refused, and so left as it was: absent, or something else
+		}
+		if !after.Sound() || r.Held < r.Leased+c.Hold*r.Granted {
+			t.Fatalf("call %+v on %+v\nleaves %+v, answers %+v", c, before, after, r)
+		}
+		for what, yes := range map[string]bool{
+			"granted":  r.Granted > 0,
+			"leased":   r.Leased > 0,
+			"owed":     r.Level < 0,
+			"late":     c.Until > 0 && now > c.Until && r.Level >= lease.Token,
+			"withheld": after.Withheld > 0,
+			"damaged":  !known,
+			"merged":   known && after.Withheld < before.Withheld && c.Debt == 0,
+			"stepped":  known && before.RefilledAt-now > 1_000_000,
+			"adopted":  known && (before.Rate != after.Rate || before.Burst != after.Burst || before.Version != after.Version),
+			"pinned":   known && after.Rate != c.Policy.Rate,
+			"aged":     known && before.HeldNow+before.HeldBefore > 0 && now/lease.Slice > before.RefilledAt/lease.Slice,
+			"released": known && before.HeldNow+before.HeldBefore > r.Held-r.Leased && now/lease.Slice == before.RefilledAt/lease.Slice,
+		} {
+			if yes {
+				seen[what]++
+			}
+		}
+		if after == before || life > 1e6*time.Second || after.HeldNow+after.HeldBefore > after.Burst {
+			continue
+		}
+		look := lease.Call{Policy: Policy{Rate: after.Rate, Burst: after.Burst, Version: after.Version}, Nodes: 1}
+		r, _, _ = execute(&look, after.RefilledAt+(life-time.Second).Microseconds())
+		if r.Level < after.Burst*lease.Token-10 || r.Held != 0 {
+			t.Fatalf("%+v is forgotten after %v: before that it is %+v", after, life, r)
+		}
+		seen["forgotten"]++
+	}
+	t.Log(seen)
 	for what, n := range seen {
-		if n < 100 {
+		if n < 60 {
 			t.Errorf("%s: only %d", what, n)
 		}
 	}
 }
 
-// Random heartbeats, in a time that stands still, leaps, and is set back, leave the same members and have the same answers.
-func TestHeartbeatScriptEqualsModel(t *testing.T) {
+// Random heartbeats, in a time that stands still, leaps, and is set back: all that were not too late are counted, and those who have left
+// or been silent for a minute are not.
+func TestTheScriptOfHeartbeats(t *testing.T) {
 	t.Parallel()
-	_, client := startRedis(t)
-	timed := strings.Replace(HeartbeatText, "redis.call('TIME')", "{ARGV[5], ARGV[6]}", 1)
-	script, random, m, now := redis.NewScript(timed), rand.New(rand.NewPCG(5, 6)), world.Members{}, time.Now().UnixMicro()
-	must(client.Set(t.Context(), "members", "of another type", 0).Err())
+	servers, text := inBoth(t), timed(t, HeartbeatText, "ARGV[5]", "ARGV[6]")
+	random, now := rand.New(rand.NewPCG(5, 6)), time.Now().UnixMicro()
+	servers.set("members", "of another type")
 	for range 3_000 {
 		now += []int64{0, random.Int64N(20_000), random.Int64N(1_000_000), random.Int64N(2_000_000), 59_000_000, -random.Int64N(9_000_000)}[min(5, random.IntN(40)/7)]
 		node, state := fmt.Sprint(random.IntN(9)), []string{"present", "present", "recovering", "leaving"}[random.IntN(4)]
 		parts, latest := int64(math.Exp(random.Float64()*11)), now+random.Int64N(1_000_000)-100_000
-		want := m.Beat(node, state, parts, latest, now)
-		got, err := script.Run(t.Context(), client, []string{"members"}, node, state, parts, latest, now/1_000_000, now%1_000_000).Int64Slice()
-		if err != nil || !slices.Equal(got, want) {
-			t.Fatalf("%s is %s, parts %d, latest %d: script %d, %v, model %d", node, state, parts, latest-now, got, err, want)
+		numbers, left, _ := servers.run(text, "members", []any{"zrangebyscore", "members", "-inf", "+inf", "withscores"}, node, state, parts, latest,
+			now/1_000_000, now%1_000_000)
+		members := left.([]any)
+		if is := slices.Contains(members, any(node)); is && state == "leaving" || !is && state != "leaving" && now <= latest {
+			t.Fatalf("%s is %s: %v", node, state, members)
 		}
-		stored := world.Members{}
-		for _, z := range client.ZRangeWithScores(t.Context(), "members", 0, -1).Val() {
-			stored[z.Member.(string)] = int64(z.Score)
+		if numbers[0] != int64(len(members)/2) || numbers[1] > lease.Token || numbers[2] != now {
+			t.Fatalf("%d nodes: %d", len(members)/2, numbers)
 		}
-		if !maps.Equal(stored, m) {
-			t.Fatalf("%s is %s: script leaves %v, model %v", node, state, stored, m)
+	}
+}
+
+// Random calls, of which some are repeated or come late: those change nothing. A value of another type, or another form, counts as none.
+func TestTheScriptOfQuotas(t *testing.T) {
+	t.Parallel()
+	servers := inBoth(t)
+	random := rand.New(rand.NewPCG(3, 4))
+	for i := range 60 {
+		key := fmt.Sprintf("{w}:q:%d", i)
+		for _, server := range []*redis.Client{servers.real, servers.standIn} {
+			switch i % 10 {
+			case 0:
+				must(server.Set(t.Context(), key, "x", 0).Err())
+			case 1:
+				must(server.HSet(t.Context(), key, "total", "x", "run:1", "x").Err())
+			}
+		}
+		type state struct{ number, taken int64 }
+		runs, total, all := map[int64]state{}, int64(0), [][]any{}
+		for number := range int64(200) {
+			call := []any{1 + random.Int64N(4_000_000_000), 1 + random.Int64N(3), 1 + number, random.Int64N(2_000_000_000), random.Int64N(3),
+				random.Int64N(1_000_000), 1 + random.Int64N(20), random.Int64N(9) / 8, 60_000}
+			if len(all) > 0 && random.IntN(4) == 0 {
+				call = all[max(0, len(all)-1-random.IntN(3))]
+			}
+			all = append(all, call)
+			tokens, run, floor, need := call[0].(int64), call[1].(int64), call[3].(int64), call[4].(int64)
+			r, _, life := servers.run(QuotaText, key, []any{"hmget", key, "total", "run:1", "run:2", "run:3"}, call...)
+			is := runs[run]
+			if call[2].(int64) > is.number {
+				others := total - is.taken
+				is, total = state{call[2].(int64), r[0]}, others+r[0]
+				if is.taken < floor || is.taken > floor && total > tokens || floor+need+others <= tokens && is.taken < floor+need {
+					t.Fatalf("%d, where others have %d: %d", call, others, r)
+				}
+				runs[run] = is
+				if call[7].(int64) == 1 {
+					delete(runs, run)
+				}
+			}
+			if r[0] != is.taken || r[1] != total || life != time.Minute {
+				t.Fatalf("%d: %d, want %d and %d, for %v", call, r, is.taken, total, life)
+			}
 		}
 	}
 }

@@ -55,8 +55,8 @@ local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local level, refilled_at, clock_lag, held_now, held_before, policy_used_in, demand
 local withheld, stored_version, stored_rate, stored_burst
 local stored = redis.pcall('GET', KEYS[1]) -- a table: a value of another type
-local known = type(stored) == 'string' and #stored == SIZE
-if known then
+local read = type(stored) == 'string' and #stored == SIZE
+if read then
   level, refilled_at, clock_lag, held_now, held_before, policy_used_in, demand,
     withheld, stored_version, stored_rate, stored_burst = struct.unpack(FORM, stored)
 end
@@ -66,10 +66,10 @@ local function time_for(units)
   return min(MAX_UNITS, ceil(units * 1000000 / stored_rate))
 end
 local function cap() return max(0, stored_burst - held_now - held_before) * TOKEN end
-local function lowest() return -floor(stored_burst / 4) * TOKEN end
+local function lowest() return 0 - floor(stored_burst / 4) * TOKEN end -- not -0
 local function whole(number) return number % 1 == 0 and number >= 0 and number <= 2 ^ 53 end -- false for NaN
-local ticks = known and refilled_at + clock_lag
-known = known and whole(math.abs(level)) and whole(refilled_at) and whole(clock_lag) and whole(held_now) and whole(held_before)
+local ticks = read and refilled_at + clock_lag
+local known = read and whole(math.abs(level)) and whole(refilled_at) and whole(clock_lag) and whole(held_now) and whole(held_before)
   and whole(policy_used_in + 1) and whole(demand) and whole(withheld)
   and whole(stored_version) and whole(stored_rate) and whole(stored_burst)
   and stored_rate <= MAX_UNITS and stored_burst >= 1 and stored_burst <= MAX_TOKENS
@@ -83,7 +83,7 @@ end
 -- Of the refill, the share of the silent nodes is withheld: they may be spending it without Redis.
 local max_withheld = stored_burst * silent -- of stored_burst * TOKEN
 local function grow(passed)
-  local earned = min(stored_burst * TOKEN, floor(passed * stored_rate / 1000000))
+  local earned = min(stored_burst * TOKEN - min(level, 0), floor(passed * stored_rate / 1000000))
   local withheld_part = floor(earned * silent / TOKEN)
   level = max(level, min(cap() - withheld, level + earned - withheld_part))
   withheld = max(withheld, min(withheld + withheld_part, max_withheld, cap() - level))
@@ -174,7 +174,7 @@ if level < TOKEN then wait = time_for(TOKEN - level) end
 local lasts = (slice + 2) * SLICE - refilled_at - clock_lag
 if changed or stored_burst >= LEAST and arrived > 0 or granted + leased + released + released_before + returned + debt > 0 then
   local expires_in = time_for(stored_burst * TOKEN - level)
-  if held_now + held_before > 0 then expires_in = max(expires_in, lasts) end
+  if held_now + held_before > 0 then expires_in = max(expires_in, lasts + time_for((held_now + held_before) * TOKEN)) end
   if withheld > 0 then expires_in = max(expires_in, MEMBER_LIFE) end
   redis.call('SET', KEYS[1], struct.pack(FORM, level, refilled_at, clock_lag, held_now, held_before, policy_used_in, demand,
     withheld, stored_version, stored_rate, stored_burst),

@@ -42,7 +42,7 @@ func inFleet(t *testing.T, nodes int, f func(w *limits)) {
 // ofMix makes clients, which are judged if there are few.
 func (w *limits) ofMix(m mix, judged int) {
 	for i := range m.keys / simulatedPart {
-		c := &client{name: fmt.Sprint("k", i), policy: m.limit, exact: exact{world.FullBucket(m.limit.Rate, m.limit.Burst, 0, w.now())}}
+		c := &client{name: fmt.Sprint("k", i), policy: m.limit, exact: exactly(m.limit, w.now())}
 		if i < judged {
 			w.watch(limiter.KeyBucket("w", c.name), m.limit)
 		}

@@ -61,15 +61,24 @@ func (o *oracle) admit(now int64) float64 {
 	return float64(before+scaled-o.lowest-o.burst*scaled) / scaled
 }
 
-// exact is a single bucket that decides every request at once.
-type exact struct{ world.Bucket }
+// exact is a single bucket that decides every request at once. Its level is in micro-tokens, its rate in these a second.
+type exact struct{ rate, burst, level, at int64 }
+
+func exactly(p limiter.Policy, now int64) exact {
+	return exact{p.Rate, p.Burst, p.Burst * lease.Token, now}
+}
 
 func (e *exact) take(now int64) bool {
-	if e.Burst == 0 {
+	if e.burst == 0 {
 		return true
 	}
-	r, _ := e.Execute(&world.BucketCall{Rate: e.Rate, Burst: e.Burst, Version: e.Version, Need: 1}, now)
-	return r.Granted == 1
+	earned := float64(max(0, now-e.at)) * float64(e.rate) / lease.Token
+	e.level, e.at = int64(min(float64(e.burst*lease.Token), float64(e.level)+earned)), max(e.at, now)
+	if e.level < lease.Token {
+		return false
+	}
+	e.level -= lease.Token
+	return true
 }
 
 // bucketJudge judges a bucket, policy by policy.
@@ -351,7 +360,8 @@ func (w *limits) remaining(c *client) int64 {
 	key := limiter.KeyBucket("w", c.name)
 	left := c.policy.Burst
 	if b, ok := w.bucket(key); ok {
-		left = max(0, b.LevelAt(w.now())) / lease.Token
+		earned := max(0, w.now()-b.RefilledAt) * b.Rate / lease.Token
+		left = max(0, b.Level, min((b.Burst-b.HeldNow-b.HeldBefore)*lease.Token, b.Level+earned)) / lease.Token
 	}
 	w.answers(func(of *scriptCall) { left += of.granted + of.leased })
 	for _, n := range w.nodes {
@@ -388,7 +398,7 @@ func (c *client) both() (of []limiter.Policy) {
 // newClient has a client of so many limits.
 func (w *limits) newClient(p, workspace limiter.Policy, tokens int64) *client {
 	c := &client{name: fmt.Sprint("k", len(w.clients)), policy: p, workspace: workspace, tokens: tokens, ends: time.Now().Add(1000 * time.Hour)}
-	c.exact = exact{world.FullBucket(p.Rate, p.Burst, p.Version, w.now())}
+	c.exact = exactly(p, w.now())
 	w.watch(limiter.KeyBucket("w", c.name), p)
 	w.watch(limiter.WorkspaceBucket("w"), workspace)
 	w.quota.most, w.quota.spent = tokens, map[*limited]int64{}
