@@ -30,6 +30,7 @@ type Options struct {
 	// Proven returns when the followed primary was started; empty = there is no proof of its state
 	// at the moment. nil = there never is.
 	Proven func() string
+	Dial   pgconn.DialFunc // opens connections; nil = by TCP
 }
 
 // Keys have connections of their own, so that many misses at once do not delay the look-up
@@ -67,7 +68,7 @@ func Open(ctx context.Context, o Options) (*Database, error) {
 	db := &Database{Options: o}
 	var failed error
 	open := func(url string, target pgconn.ValidateConnectFunc, connections, idle int, settings Settings) *pgxpool.Pool {
-		pool, err := openPool(ctx, url, target, connections, idle, settings)
+		pool, err := openPool(ctx, url, target, connections, idle, settings, o.Dial)
 		if err != nil {
 			failed = cmp.Or(failed, err)
 		} else {
@@ -98,7 +99,8 @@ const maxIdle = time.Minute
 
 // openPool makes a pool of at most connections, of which it keeps idle open. It does not wait
 // for one, so an unreachable server is no error here.
-func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc, connections, idle int, settings Settings) (*pgxpool.Pool, error) {
+func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc, connections, idle int, settings Settings,
+	dial pgconn.DialFunc) (*pgxpool.Pool, error) {
 	config, err := ParseURL(url)
 	if err != nil {
 		return nil, err
@@ -109,6 +111,9 @@ func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc
 	config.PingTimeout = PingTimeout
 	config.ConnConfig.MaxProtocolMessageBodyLen = maxMessage
 	prepareConfig(config.ConnConfig, target, settings)
+	if dial != nil {
+		config.ConnConfig.DialFunc = dial
+	}
 	return pgxpool.NewWithConfig(ctx, config)
 }
 

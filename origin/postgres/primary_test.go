@@ -17,7 +17,7 @@ import (
 // no other error.
 func TestReadAgain(t *testing.T) {
 	const connections = 4
-	pool, err := openPool(t.Context(), "postgres://u@127.0.0.1:1/none", toPrimary, connections, 0, SessionSettings(time.Minute))
+	pool, err := openPool(t.Context(), "postgres://u@127.0.0.1:1/none", toPrimary, connections, 0, SessionSettings(time.Minute), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

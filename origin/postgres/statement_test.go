@@ -18,7 +18,7 @@ import (
 func openConn(t *testing.T) *pgx.Conn {
 	t.Helper()
 	url := sandboxtest.Postgres(t).URL("postgres") + "?datestyle=German&timezone=Asia/Tokyo&intervalstyle=iso_8601&extra_float_digits=0&bytea_output=escape"
-	pool, err := openPool(t.Context(), url, toPrimary, 1, 1, SessionSettings(time.Minute))
+	pool, err := openPool(t.Context(), url, toPrimary, 1, 1, SessionSettings(time.Minute), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,7 +109,10 @@ type Options struct {
 	NotifySocket      string         // where systemd waits for READY=1; empty = it does not
 	Log               *Log
 	Public, Private   net.Listener // the node closes them
+	Dial              dialer       // opens connections to Postgres, but not the follower's, and to Redis; nil = by TCP
 }
+
+type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // newNode makes a node that has nothing yet but what calls Redis, which need not run.
 func newNode(o Options) (*Node, error) {
@@ -119,7 +122,7 @@ func newNode(o Options) (*Node, error) {
 	}
 	n := &Node{options: o, followed: &fleet.Followed{Region: o.Region, Known: known}, wrongSetting: make(chan error, 1),
 		started: time.Now(), metrics: metrics.New(o.Version, o.Revision)}
-	clients, err := openRedis(o.RedisURL, n.metrics.RedisCalls)
+	clients, err := openRedis(o.RedisURL, o.Dial, n.metrics.RedisCalls)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +137,7 @@ func newNode(o Options) (*Node, error) {
 func (n *Node) openDatabase(ctx context.Context, proven func() string) error {
 	o := n.options
 	database, err := postgres.Open(ctx, postgres.Options{URL: o.DatabaseURL, ReplicationURL: o.ReplicationURL, Replicas: o.ReplicaURL,
-		Connections: o.DatabaseConnections, QueryTimeout: o.QueryTimeout, Followed: n.followed, Proven: proven})
+		Connections: o.DatabaseConnections, QueryTimeout: o.QueryTimeout, Followed: n.followed, Proven: proven, Dial: o.Dial})
 	if err != nil {
 		return SettingError{err}
 	}

@@ -58,7 +58,7 @@ func (c redisClients) close() {
 // openRedis makes clients for the URL; an empty URL makes none. Only a malformed URL is an
 // error, because connections are opened when they are needed. Calls for the log of changes are
 // not timed, because its reader waits in Redis for the next entry.
-func openRedis(text string, observe func(purpose string) func(took time.Duration)) (c redisClients, err error) {
+func openRedis(text string, dial dialer, observe func(purpose string) func(took time.Duration)) (c redisClients, err error) {
 	if text == "" {
 		return c, nil
 	}
@@ -66,6 +66,7 @@ func openRedis(text string, observe func(purpose string) func(took time.Duration
 	if err != nil {
 		return c, fmt.Errorf("--redis-url: %w", err)
 	}
+	o.Dialer = dial
 	c = redisClients{pages: newRedisClient(o), limiter: newRedisClient(o), log: newRedisClient(o)}
 	c.pages.AddHook(callTimer(observe("pages")))
 	c.limiter.AddHook(callTimer(observe("limits")))

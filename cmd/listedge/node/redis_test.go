@@ -20,7 +20,7 @@ func TestCallsToRedisAreTimed(t *testing.T) {
 	server, _ := redistest.Start(t)
 	var calls [2]atomic.Int64 // for pages, and for limits
 	purposes := []string{"pages", "limits"}
-	clients, err := openRedis(server.URL(), func(purpose string) func(time.Duration) {
+	clients, err := openRedis(server.URL(), nil, func(purpose string) func(time.Duration) {
 		return func(took time.Duration) {
 			if took > 0 {
 				calls[slices.Index(purposes, purpose)].Add(1)
