@@ -1,9 +1,11 @@
 package world_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"reflect"
 	"slices"
 	"strconv"
@@ -86,11 +88,28 @@ func (b *both) same(args ...any) {
 	}
 }
 
-func newBoth(t *testing.T) *both {
-	_, client := redistest.Start(t)
-	standIn := world.NewRedis("stand-in", time.Now).Client()
-	t.Cleanup(func() { _ = standIn.Close() })
-	return &both{t: t, real: client, standIn: standIn}
+// ways are how a client reaches the stand-in: by calls, as in a World, and by the protocol, as in a bubble.
+var ways = map[string]func(*world.Redis) *redis.Client{
+	"by calls": (*world.Redis).Client,
+	"by the protocol": func(s *world.Redis) *redis.Client {
+		return redis.NewClient(&redis.Options{Protocol: 2, DisableIdentity: true, MaxRetries: -1, Dialer: func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			go s.ServeConn(theirs)
+			return ours, nil
+		}})
+	},
+}
+
+// eachWay runs a test for each way.
+func eachWay(t *testing.T, name string, test func(t *testing.T, b *both)) {
+	for way, client := range ways {
+		t.Run(name+", "+way, func(t *testing.T) {
+			_, real := redistest.Start(t)
+			standIn := client(world.NewRedis("stand-in", time.Now))
+			t.Cleanup(func() { _ = standIn.Close() })
+			test(t, &both{t: t, real: real, standIn: standIn})
+		})
+	}
 }
 
 // commands are those that the product sends. Sorted sets are used by the script of heartbeats alone.
@@ -101,8 +120,7 @@ func commands() [][]any {
 
 // The stand-in answers as Redis does: what the product sends, and commands at random on keys that may be of any type.
 func TestRedis(t *testing.T) {
-	t.Run("what the product sends", func(t *testing.T) {
-		b := newBoth(t)
+	eachWay(t, "what the product sends", func(t *testing.T, b *both) {
 		for _, args := range commands() {
 			b.same(args...)
 		}
@@ -113,8 +131,7 @@ func TestRedis(t *testing.T) {
 		b.same("script", "flush")
 		b.same(commands()[7]...)
 	})
-	t.Run("at random", func(t *testing.T) {
-		b := newBoth(t)
+	eachWay(t, "at random", func(t *testing.T, b *both) {
 		r := rand.New(rand.NewPCG(1, 2))
 		for range 10_000 {
 			b.same(randomCommand(r)...)
@@ -124,8 +141,7 @@ func TestRedis(t *testing.T) {
 		}
 		t.Logf("%d commands, %d were answered without an error", b.sent, b.answered)
 	})
-	t.Run("a read that waits", func(t *testing.T) {
-		b := newBoth(t)
+	eachWay(t, "a read that waits", func(t *testing.T, b *both) {
 		b.same("xread", "block", 1, "count", 1, "streams", "a", "b", "0", "0")
 		b.same("xadd", "b", "1-1", "e", "x")
 		b.same("xread", "block", 1, "count", 1, "streams", "a", "b", "0", "0")
@@ -133,15 +149,13 @@ func TestRedis(t *testing.T) {
 		b.same("set", "a", "x")
 		b.same("xread", "block", 1, "streams", "a", "b", "0", "0")
 	})
-	t.Run("in the forms of the client", func(t *testing.T) {
-		b := newBoth(t)
+	eachWay(t, "in the forms of the client", func(t *testing.T, b *both) {
 		is, want := typed(t, b.standIn), typed(t, b.real)
 		if is != want {
 			t.Errorf("the stand-in answers\n%s\nRedis\n%s", is, want)
 		}
 	})
-	t.Run("expiry", func(t *testing.T) {
-		b := newBoth(t)
+	eachWay(t, "expiry", func(t *testing.T, b *both) {
 		b.same("set", "a", "x", "px", 1)
 		b.same("set", "b", "x", "px", 1_000_000)
 		b.same("pexpire", "b", -1)
