@@ -138,7 +138,7 @@ func (d *document) serve(x *exchange) *failure {
 		return f
 	}
 	r.kind = d.contentType
-	r.lines.bytes(fasthttp.HeaderETag, d.etag[:])
+	r.lines.str(fasthttp.HeaderETag, d.etag.String())
 	r.lines.str(fasthttp.HeaderCacheControl, documentCache)
 	r.lines.str(fasthttp.HeaderVary, fasthttp.HeaderAcceptEncoding)
 	if d.policy != "" {

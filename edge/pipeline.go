@@ -217,17 +217,17 @@ func (x *exchange) lookInMemory(asked *request) (found cache.Result, c cost, ear
 	switch {
 	case asked.tracks: // such a page is not kept
 		early = checkMatch(x)
-		if early == nil && asked.control.onlyIfCached {
-			early = x.findTracked(asked)
+		if early == nil && asked.control.OnlyIfCached {
+			found, early = x.findTracked(asked)
 		}
-	case asked.control.noCache && asked.control.onlyIfCached: // no stored page may be returned, and the origin may not be read
+	case asked.control.NoCache && asked.control.OnlyIfCached: // no stored page may be returned, and the origin may not be read
 		err = cache.ErrNotStored
-	case asked.control.noCache && !x.isConditional(): // it costs a token, wherever the page is: fill looks
+	case asked.control.NoCache && !x.isConditional(): // it costs a token, wherever the page is: fill looks
 		return found, oneToken, nil
-	case asked.control.noCache:
+	case asked.control.NoCache:
 		found, _ = x.server.Cache.Proven(&asked.Query)
 		x.endPhase(phaseMemory) // it may have waited
-	case asked.control.onlyIfCached && !x.server.Cache.HasRedis():
+	case asked.control.OnlyIfCached && !x.server.Cache.HasRedis():
 		found, err = x.server.Cache.Stored(&asked.Query)
 	default:
 		found, _ = x.server.Cache.Hit(&asked.Query, x.now)
@@ -281,7 +281,7 @@ func (x *exchange) limit(c cost) (g grant, f *failure) {
 // looks up a page again that was fresh before the request waited for its limit, because that page
 // may be stale now.
 func (x *exchange) fill(asked *request, found cache.Result) (cache.Result, *failure) {
-	pages, usage, noCache := x.server.Cache, x.caller.client.usage, asked.control.noCache
+	pages, usage, noCache := x.server.Cache, x.caller.client.usage, asked.control.NoCache
 	again := found.Entry != nil && x.grant.waited()
 	switch {
 	case noCache && (again || !x.isConditional()):
@@ -293,7 +293,7 @@ func (x *exchange) fill(asked *request, found cache.Result) (cache.Result, *fail
 	if found.Entry == nil {
 		var err error
 		switch {
-		case asked.control.onlyIfCached:
+		case asked.control.OnlyIfCached:
 			found, err = pages.Stored(&asked.Query)
 		case noCache:
 			found, err = pages.Bypass(&asked.Query, usage.Queried)
@@ -313,7 +313,7 @@ func (x *exchange) fill(asked *request, found cache.Result) (cache.Result, *fail
 	return found, checkMatch(x)
 }
 
-// tierOf is where a page was found.
+// tierOf is where a page, also one of changes, was found.
 func tierOf(r *cache.Result) metrics.Outcome {
 	if r.Err != nil {
 		return metrics.OutcomeStale
@@ -328,9 +328,7 @@ func (x *exchange) outcome() metrics.Outcome {
 		return metrics.OutcomeLimited
 	case x.failure != nil:
 		return metrics.OutcomeError
-	case x.tracked != nil:
-		return tierOfTracked(x.tracked)
-	case x.result.Entry == nil:
+	case x.result.Entry == nil && x.tracked == nil:
 		return metrics.OutcomeOther
 	case x.result.Bypassed:
 		return metrics.OutcomeBypass

@@ -12,6 +12,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"listedge/cache"
 	"listedge/internal/list"
 	"listedge/internal/page"
 )
@@ -173,21 +174,19 @@ func matchesETag(lines [][]byte, etag []byte) bool {
 	})
 }
 
-// cacheControl are the directives of a request's Cache-Control that this service
+// parseCacheControl reads the directives of a request's Cache-Control that this service
 // follows (RFC 9111, 5.2.1).
-type cacheControl struct{ noCache, onlyIfCached bool }
-
-func parseCacheControl(lines [][]byte) (c cacheControl) {
+func parseCacheControl(lines [][]byte) (d cache.Directives) {
 	for _, line := range lines {
 		for len(line) > 0 {
 			var directive []byte
 			directive, line, _ = bytes.Cut(line, []byte{','})
 			directive = bytes.TrimSpace(directive)
-			c.noCache = c.noCache || bytes.EqualFold(directive, []byte("no-cache"))
-			c.onlyIfCached = c.onlyIfCached || bytes.EqualFold(directive, []byte("only-if-cached"))
+			d.NoCache = d.NoCache || bytes.EqualFold(directive, []byte("no-cache"))
+			d.OnlyIfCached = d.OnlyIfCached || bytes.EqualFold(directive, []byte("only-if-cached"))
 		}
 	}
-	return c
+	return d
 }
 
 const (
@@ -266,7 +265,7 @@ func enumerate(names []string, word string) string {
 // request is what the client asks for.
 type request struct {
 	page.Query
-	control cacheControl
+	control cache.Directives
 
 	tracks bool          // it asks what has changed since
 	from   page.Tracking // if it tracks

@@ -182,23 +182,18 @@ func recordOf(x *exchange, status int, took time.Duration) *Record {
 		}
 		r.RateLimitPolicy, r.RateLimit = headerText(x.conn.response.lines.value("RateLimit-Policy")), headerText(x.conn.response.lines.value("RateLimit"))
 	}
-	if x.result.Entry != nil {
-		r.Tier, r.CacheStatus, r.ProofAge, r.Missed = x.result.Source.String(), cacheStatusOf(&x.result), x.result.Age.Seconds(), x.result.Missed
-	}
-	if t := x.tracked; t != nil && x.failure == nil {
-		r.Tier, r.CacheStatus, r.ProofAge = t.Source.String(), cacheStatusOfTracked(t), t.Age.Seconds()
+	t := x.tracked
+	if t != nil && x.failure == nil {
 		r.Round, r.FullCause = t.Kind.String(), t.Cause.String()
+	}
+	if x.result.Entry != nil || t != nil && x.failure == nil {
+		r.Tier, r.CacheStatus, r.ProofAge, r.Missed = x.result.Source.String(), cacheStatusOf(&x.result), x.result.Age.Seconds(), x.result.Missed
 	}
 	return r
 }
 
 // times returns what was spent on finding the page.
-func (x *exchange) times() *cache.Times {
-	if x.tracked != nil {
-		return &cache.Times{Query: x.tracked.Query}
-	}
-	return cmp.Or(x.result.Times, &cache.Times{})
-}
+func (x *exchange) times() *cache.Times { return cmp.Or(x.result.Times, &cache.Times{}) }
 
 // startTrace returns the span of the request, or nil if it is not sampled.
 func startTrace(x *exchange) *tracing.Span {

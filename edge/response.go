@@ -46,14 +46,6 @@ func (h *header) str(name, value string) {
 	*h = append(b, "\r\n"...)
 }
 
-// bytes adds a header that is a text, which is not copied to a string.
-func (h *header) bytes(name string, value []byte) {
-	b := append(*h, name...)
-	b = append(b, ": "...)
-	b = append(b, value...)
-	*h = append(b, "\r\n"...)
-}
-
 // num adds a header that is a whole number.
 func (h *header) num(name string, n int64) {
 	b := append(*h, name...)
@@ -183,6 +175,14 @@ func (h *header) link(q *page.Query, next, rel string) {
 	h.put("cursor=").put(next).put(`>; rel="`).put(rel).put(`"`)
 }
 
+// found adds the headers that say how old a page is, on what it depends, and where it was found.
+func (h *header) found(r *cache.Result) {
+	h.num("Age", int64(r.Age/time.Second))
+	h.put("Vary: X-API-Key, Accept-Encoding\r\nCache-Status: ").put(cacheStatusOf(r)).put("; proof-ms=")
+	h.putNum(int64(r.Age / time.Millisecond))
+	h.end()
+}
+
 // cacheStatusOf is Cache-Status (RFC 9211) without the age of the proof: whether the caches had
 // the page, and if not, why it was read.
 func cacheStatusOf(r *cache.Result) string {
@@ -303,13 +303,9 @@ func (r *response) writePage(x *exchange, q *page.Query) {
 	entry := x.result.Entry
 	r.start(fasthttp.StatusOK)
 	h := &r.lines
-	h.bytes("ETag", entry.ETag[:])
-	h.num("Age", int64(x.result.Age/time.Second))
-	// A client may store the page for itself, and must revalidate it before each use.
-	h.put("Cache-Control: private, no-cache\r\nVary: X-API-Key, Accept-Encoding\r\nCache-Status: ")
-	h.put(cacheStatusOf(&x.result)).put("; proof-ms=")
-	h.putNum(int64(x.result.Age / time.Millisecond))
-	h.end()
+	h.str("ETag", page.TextOf(entry.ETag[:]))
+	h.str("Cache-Control", "private, no-cache") // a client may store the page for itself, and must revalidate it before each use
+	h.found(&x.result)
 	if entry.Next != "" {
 		h.begin("Link")
 		h.link(q, entry.Next, "next")

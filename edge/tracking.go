@@ -2,14 +2,12 @@ package edge
 
 import (
 	"errors"
-	"time"
 
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
 	"listedge/internal/list"
 	"listedge/internal/page"
-	"listedge/metrics"
 )
 
 // A client that keeps a copy of a list asks in rounds what has changed, and each answer is new: it has no ETag, and no
@@ -40,47 +38,33 @@ func (r *request) parseTracking(text []byte, scoped bool) (why string) {
 	return "is malformed; use it unchanged, or begin again with changes"
 }
 
-// findTracked makes x.tracked for a client that tracks the list. It reads nothing and waits for nothing where Cache-Control
-// asks for that; it is then called before the limit, since a 504 costs nothing.
-func (x *exchange) findTracked(asked *request) *failure {
-	directives := cache.Directives{NoCache: asked.control.noCache, OnlyIfCached: asked.control.onlyIfCached}
-	found, err := x.server.Cache.Track(&asked.Query, asked.from, directives, x.caller.client.usage.Queried)
-	x.tracked = &found
+// findTracked makes x.tracked for a client that tracks the list, and says where that was found: a result without an entry. It
+// reads nothing and waits for nothing where Cache-Control asks for that; it is then called before the limit, since a 504 costs
+// nothing.
+func (x *exchange) findTracked(asked *request) (cache.Result, *failure) {
+	t, err := x.server.Cache.Track(&asked.Query, asked.from, asked.control, x.caller.client.usage.Queried)
+	x.tracked = &t
+	found := cache.Result{Source: t.Source, Age: t.Age, Times: &cache.Times{Query: t.Query}}
 	if err != nil {
-		return lookUpFailed(&asked.Query, err)
+		return found, lookUpFailed(&asked.Query, err)
 	}
-	return nil
+	return found, nil
 }
 
 // track answers a client that tracks the list. What was found before the request waited for its limit may be old now.
 func (x *exchange) track(asked *request) *failure {
 	if x.tracked == nil || x.grant.waited() {
-		f := x.findTracked(asked)
+		var f *failure
+		x.result, f = x.findTracked(asked)
 		x.endPhase(phaseForward)
 		if f != nil {
 			return f
 		}
 	}
-	x.server.Metrics.LookedUp(tierOfTracked(x.tracked), false)
+	x.server.Metrics.LookedUp(tierOf(&x.result), false)
 	x.server.Metrics.Tracked(x.tracked)
 	x.conn.response.writeTracked(x, &asked.Query)
 	return nil
-}
-
-// tierOfTracked is where a page of changes was found.
-func tierOfTracked(t *cache.Tracked) metrics.Outcome {
-	if t.Source == cache.Origin {
-		return metrics.OutcomeOrigin
-	}
-	return metrics.OutcomeMemory
-}
-
-// cacheStatusOfTracked is its Cache-Status without the age of the proof.
-func cacheStatusOfTracked(t *cache.Tracked) string {
-	if t.Source == cache.Origin {
-		return "listedge; fwd=uri-miss"
-	}
-	return "listedge; hit; detail=memory"
 }
 
 // writeTracked makes the response of x.tracked.
@@ -91,10 +75,8 @@ func (r *response) writeTracked(x *exchange, q *page.Query) {
 	}
 	r.start(fasthttp.StatusOK)
 	h := &r.lines
-	h.num("Age", int64(t.Age/time.Second))
-	h.put("Cache-Control: private, no-store\r\nVary: X-API-Key, Accept-Encoding\r\nCache-Status: ").put(cacheStatusOfTracked(t)).put("; proof-ms=")
-	h.putNum(int64(t.Age / time.Millisecond))
-	h.end()
+	h.str("Cache-Control", "private, no-store")
+	h.found(&x.result)
 	h.begin("List-Covers")
 	h.covers(q.List, t.Covers, len(t.Gone) > 0)
 	h.end()

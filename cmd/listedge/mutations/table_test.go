@@ -249,7 +249,7 @@ var mutations = []struct {
 		{"an address may look up any number of keys at once", "TestAFloodOfMadeUpKeys",
 			replaced("edge: guard.beginLookup", "float64(of.pending+1)", "1")},
 		{"a 504 costs who tracks a list", "TestWhatCostsAToken",
-			never("edge: exchange.lookInMemory", "early == nil && asked.control.onlyIfCached")},
+			never("edge: exchange.lookInMemory", "early == nil && asked.control.OnlyIfCached")},
 	}},
 	{"cmd/listedge/e2e", []mutation{
 		{"a 304 for no-cache costs a token", "TestA304ForNoCacheCostsNothing",
