@@ -38,47 +38,33 @@ func newCodec(lists *list.Set) codec {
 	return c
 }
 
-// The forms in JSON. Tables are texts: see appendTable.
+// The forms in JSON: those of the entries themselves, but for lists and tables. Tables are texts: see appendTable.
 type (
 	wireEntry struct {
-		TermStart *wireTermStart `json:"t,omitempty"`
+		TermStart *TermStart     `json:"t,omitempty"`
 		Change    *wireChange    `json:"c,omitempty"`
 		Heartbeat *wireHeartbeat `json:"h,omitempty"`
 	}
-	wireTermStart struct {
-		Previous Position `json:"p"`
-	}
 	wireChange struct {
-		XID         uint64   `json:"x"`
-		LSN         uint64   `json:"l"`
-		Touched     []string `json:"p,omitempty"`
-		CommittedAt int64    `json:"a,omitempty"`
+		Change
+		Touched []string `json:"p,omitempty"`
 	}
 	wireHeartbeat struct {
-		LSN       uint64       `json:"l"`
-		Snapshot  string       `json:"s"`
-		Timeline  string       `json:"i,omitempty"`
-		StartedAt string       `json:"r,omitempty"`
-		Catalog   string       `json:"c,omitempty"`
+		Heartbeat
 		Followed  []byte       `json:"d,omitempty"` // TableIDs
-		After     Position     `json:"f,omitzero"`
-		LogServer string       `json:"g,omitempty"`
 		Unsettled []wireChange `json:"u,omitempty"`
 	}
 )
 
 // encode returns the form of an entry.
 func (c *codec) encode(e *Entry) ([]byte, error) {
-	var w wireEntry
-	switch {
-	case e.TermStart != nil:
-		w.TermStart = &wireTermStart{e.TermStart.Previous}
+	w := wireEntry{TermStart: e.TermStart}
+	switch h := e.Heartbeat; {
 	case e.Change != nil:
 		change := wireChangeOf(e.Change)
 		w.Change = &change
-	case e.Heartbeat != nil:
-		h := e.Heartbeat
-		w.Heartbeat = &wireHeartbeat{h.LSN, h.Snapshot, h.Timeline, h.StartedAt, h.Catalog, tableIDs(h.Followed), h.After, h.LogServer, nil}
+	case h != nil:
+		w.Heartbeat = &wireHeartbeat{Heartbeat: *h, Followed: tableIDs(h.Followed)}
 		for i := range h.Unsettled {
 			w.Heartbeat.Unsettled = append(w.Heartbeat.Unsettled, wireChangeOf(&h.Unsettled[i]))
 		}
@@ -109,7 +95,7 @@ func tableIDs(lists []*list.List) (ids []byte) {
 }
 
 func wireChangeOf(c *Change) wireChange {
-	w := wireChange{XID: c.XID, LSN: c.LSN, CommittedAt: c.CommittedAt}
+	w := wireChange{Change: *c}
 	for _, t := range c.Touched {
 		w.Touched = append(w.Touched, string(appendTable(nil, t.Table)))
 	}
@@ -167,16 +153,15 @@ func (c *codec) decode(body string) (e Entry) {
 	if head == "" || head[0] != entryVersion || json.Unmarshal([]byte(head[1:]), &w) != nil {
 		return Entry{}
 	}
-	if w.TermStart != nil {
-		e.TermStart = &TermStart{w.TermStart.Previous}
-	}
+	e.TermStart = w.TermStart
 	ok := true
 	if w.Change != nil {
 		e.Change, ok = c.change(w.Change, []byte(tail), true)
 	}
 	h := w.Heartbeat
 	if h != nil && ok {
-		e.Heartbeat = &Heartbeat{h.LSN, h.Snapshot, h.Timeline, h.StartedAt, h.Catalog, c.followed(h.Followed), h.After, h.LogServer, nil}
+		e.Heartbeat = &h.Heartbeat
+		e.Heartbeat.Followed = c.followed(h.Followed)
 		for i := 0; ok && i < len(h.Unsettled); i++ {
 			var unsettled *Change
 			unsettled, ok = c.change(&h.Unsettled[i], nil, false)
@@ -203,7 +188,7 @@ func (c *codec) followed(ids []byte) (lists []*list.List) {
 // change returns a change as the reader's lists see it. The rows of its tables follow one another in rows, if
 // it has any.
 func (c *codec) change(w *wireChange, rows []byte, named bool) (change *Change, ok bool) {
-	change = &Change{XID: w.XID, LSN: w.LSN, CommittedAt: w.CommittedAt}
+	change = &w.Change
 	var others []list.Digest // tables of which the writer has a list that the reader has not
 	for _, text := range w.Touched {
 		of, ok := parseTable(text)

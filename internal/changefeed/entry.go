@@ -67,10 +67,10 @@ func (t Table) Sum() uint64 {
 
 // Change is one committed transaction.
 type Change struct {
-	XID         uint64    // 64 bits wide: with its wrap-around count
-	LSN         uint64    // the end of its commit record
-	Touched     []Touched // a listed row that changed is in a table of each list of its relation
-	CommittedAt int64     // microseconds since 1970 by the clock of the primary, or of the server it was replicated from; 0 = not known
+	XID         uint64    `json:"x"`           // 64 bits wide: with its wrap-around count
+	LSN         uint64    `json:"l"`           // the end of its commit record
+	Touched     []Touched `json:"-"`           // a listed row that changed is in a table of each list of its relation
+	CommittedAt int64     `json:"a,omitempty"` // microseconds since 1970 by the clock of the primary, or of the server it was replicated from; 0 = not known
 }
 
 // Unnamed returns the change without its rows, tenants and time: all rows of its lists may have changed.
@@ -97,21 +97,21 @@ func AllRowsOf(l *list.List) Touched { return Touched{Table: Table{List: l, All:
 
 // TermStart is the first entry of a term: a follower has taken the slot.
 type TermStart struct {
-	Previous Position // of the last entry before it; a reader at another position has a gap
+	Previous Position `json:"p"` // of the last entry before it; a reader at another position has a gap
 }
 
 // Heartbeat carries the database's own view of its commits. A follower sends one
 // at a time: it takes the next one's snapshot when the log has acknowledged this one.
 type Heartbeat struct {
-	LSN       uint64       // of the primary: each commit whose record lies before it is in the log before this entry
-	Snapshot  string       // pg_current_snapshot() on the primary
-	Timeline  string       // the primary's system and timeline
-	StartedAt string       // when the primary was started, by its own clock
-	Catalog   string       // the version of the catalog that the snapshot sees, as far as it concerns the tables
-	Followed  []*list.List // the lists whose tables the log follows: of others it says nothing
-	After     Position     // of an entry that the log had acknowledged before the snapshot was taken; zero = the heartbeat proves nothing
-	LogServer string       // the server that appended this entry and the one at After; empty = there is one only
-	Unsettled []Change     // published, and not yet seen by the snapshot; they name no rows, only lists
+	LSN       uint64       `json:"l"`           // of the primary: each commit whose record lies before it is in the log before this entry
+	Snapshot  string       `json:"s"`           // pg_current_snapshot() on the primary
+	Timeline  string       `json:"i,omitempty"` // the primary's system and timeline
+	StartedAt string       `json:"r,omitempty"` // when the primary was started, by its own clock
+	Catalog   string       `json:"c,omitempty"` // the version of the catalog that the snapshot sees, as far as it concerns the tables
+	Followed  []*list.List `json:"-"`           // the lists whose tables the log follows: of others it says nothing
+	After     Position     `json:"f,omitzero"`  // of an entry that the log had acknowledged before the snapshot was taken; zero = the heartbeat proves nothing
+	LogServer string       `json:"g,omitempty"` // the server that appended this entry and the one at After; empty = there is one only
+	Unsettled []Change     `json:"-"`           // published, and not yet seen by the snapshot; they name no rows, only lists
 }
 
 // Entry is an entry of the log: a Change, a TermStart or a Heartbeat.
