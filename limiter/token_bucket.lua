@@ -1,5 +1,4 @@
 -- A token bucket that can be leased from: one key, one call, exact integers.
--- internal/world/scripts.go is the same rule in Go; a test holds the two equal, state included.
 --
 -- KEYS[1]  the bucket. Absent = full, nothing held. So is a value of another form, and
 --          a state outside its invariant: it was damaged, and might refuse for ever.

@@ -26,12 +26,12 @@ var (
 
 // judge is what a world of limits knows of what was admitted.
 type judge struct {
-	broken   string                  // the first sentence that does not hold, and how; empty = all hold
-	buckets  map[string]*bucketJudge // by key in Redis
-	quota    quotaJudge
-	slowest  time.Duration    // round trip, ever
-	decided  func(r *request) // called for each that was answered; nil = none
-	calmFrom time.Time        // before that a failure may cost more: see fail
+	broken  string                  // the first sentence that does not hold, and how; empty = all hold
+	buckets map[string]*bucketJudge // by key in Redis
+	quota   quotaJudge
+	slowest time.Duration    // round trip, ever
+	granted int64            // tokens that were granted so lately that requests may still spend them
+	decided func(r *request) // called for each that was answered; nil = none
 }
 
 // breaks notes that a promise does not hold, and how.
@@ -123,6 +123,8 @@ func (w *limits) judgeBucket(c *scriptCall) {
 	if j == nil {
 		return
 	}
+	w.granted += c.granted
+	w.After(lease.MaxWait*time.Microsecond, func() { w.granted -= c.granted })
 	b, ok := w.bucket(c.key)
 	if !ok {
 		return
@@ -147,9 +149,6 @@ func (w *limits) judgeBucket(c *scriptCall) {
 // fail lets failures add so many bursts from now until a while after they have ended.
 func (w *limits) fail(bursts float64, lasts time.Duration) {
 	until := time.Now().Add(lasts + 25*time.Second) // what nodes held may be spent for so long
-	if until.After(w.calmFrom) {
-		w.calmFrom = until
-	}
 	for _, j := range w.buckets {
 		w.endFailure(j)
 		j.spare = max(j.spare, bursts)

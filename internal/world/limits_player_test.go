@@ -18,7 +18,8 @@ type player struct {
 	step   time.Duration
 	loads  []*load // of the clients
 
-	older []*world.Redis // what Redis had: a replica, and a dump
+	older  []*world.Redis // what Redis had: a replica, and a dump
+	forgot time.Time      // when it lost what it had
 }
 
 // load is how the requests of a client come.
@@ -38,6 +39,7 @@ func playLimits(of world.Play) played {
 		p.Cast()
 		p.happen()
 		p.send()
+		p.judgeHeld()
 	}
 	p.end()
 	lived := time.Since(p.began) * time.Duration(len(p.nodes))
@@ -330,6 +332,7 @@ func (p *player) storm() {
 
 // loseLimits: Redis is empty, or has what it had a while ago.
 func (p *player) loseLimits() {
+	p.forgot = time.Now()
 	p.failAgain(1.5) // nodes hold up to a half
 	for _, spent := range p.quota.spent {
 		p.quota.spare += float64(spent)
@@ -405,6 +408,26 @@ func (p *player) leave(n *limited) {
 			p.start(n.id)
 		}
 	})
+}
+
+// judgeHeld: leased tokens go on counting in their buckets for as long as nodes may spend them.
+func (p *player) judgeHeld() {
+	if p.tokens > 0 || time.Since(p.forgot) < 3*lease.Slice*time.Microsecond {
+		return
+	}
+	spendable, held := int64(0), p.granted
+	for _, n := range p.nodes {
+		if !n.dead {
+			spendable += n.Stats().LeasedHeld
+		}
+	}
+	for key := range p.buckets {
+		b, _ := p.bucket(key)
+		held += b.Held(p.now())
+	}
+	if spendable > held {
+		p.breaks(neverOver, "nodes may spend %d leased tokens, of which Redis counts %d", spendable, held)
+	}
 }
 
 // end judges what was admitted in all.

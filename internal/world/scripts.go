@@ -55,6 +55,20 @@ func unpackDoubles(packed []byte, fields []*int64) (ok bool) {
 	return ok
 }
 
+// Held is how many tokens count as held at a time of Redis: those that were leased in this slice of time, and in the one before.
+func (b *Bucket) Held(now int64) int64 {
+	ticks := b.RefilledAt + b.ClockLag
+	switch (ticks+max(0, now-b.RefilledAt))/ofSlice - ticks/ofSlice {
+	case 0:
+		return b.HeldNow + b.HeldBefore
+	case 1:
+		return b.HeldNow
+	}
+	return 0
+}
+
+const ofSlice = 10_000_000 // microseconds
+
 // Sound reports whether the bucket keeps its invariants.
 func (b *Bucket) Sound() bool {
 	for _, n := range []int64{b.RefilledAt, b.ClockLag, b.HeldNow, b.HeldBefore, b.UsedIn + 1, b.Demand, b.Withheld, b.Version, b.Rate} {
@@ -62,8 +76,8 @@ func (b *Bucket) Sound() bool {
 			return false
 		}
 	}
-	const token, slice, maxUnits = 1_000_000, 10_000_000, 1 << 52
+	const token, maxUnits = 1_000_000, 1 << 52
 	ticks := b.RefilledAt + b.ClockLag
-	return b.Rate <= maxUnits && b.Burst >= 1 && b.Burst <= maxUnits/token && ticks <= maxUnits && b.UsedIn <= ticks/slice &&
+	return b.Rate <= maxUnits && b.Burst >= 1 && b.Burst <= maxUnits/token && ticks <= maxUnits && b.UsedIn <= ticks/ofSlice &&
 		b.Level >= -(b.Burst/4*token) && b.Level+b.Withheld <= max(0, b.Burst-b.HeldNow-b.HeldBefore)*token
 }
