@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"crypto/sha256"
 	"sync"
 	"sync/atomic"
 
@@ -183,12 +182,6 @@ type Verified struct {
 	Mismatches map[string]uint64 // by kind, also of other fills
 }
 
-// digest returns the digest of a text.
-func digest(text []byte) list.Digest {
-	sum := sha256.Sum256(text)
-	return list.Digest(sum[:len(list.Digest{})])
-}
-
 // rowsDiffer says where rows that are held and those that were read begin to differ: one of them lacks a row, or has another
 // version of it. nil = they are the same.
 func rowsDiffer(k *Key, held, read []*list.Row) *Mismatch {
@@ -210,15 +203,15 @@ func rowsDiffer(k *Key, held, read []*list.Row) *Mismatch {
 func differ(k *Key, held, read *list.Row) *Mismatch {
 	m := &Mismatch{Table: k.Table, Kind: Rows}
 	if held != nil {
-		m.Position, m.Held = digest([]byte(k.position(held))), digest(list.AppendRows(nil, []list.Row{*held}))
+		m.Position, m.Held = list.DigestOf([]byte(k.position(held))), list.DigestOf(list.AppendRows(nil, []list.Row{*held}))
 	}
 	if read != nil {
-		m.Position, m.Database = digest([]byte(k.position(read))), digest(list.AppendRows(nil, []list.Row{*read}))
+		m.Position, m.Database = list.DigestOf([]byte(k.position(read))), list.DigestOf(list.AppendRows(nil, []list.Row{*read}))
 	}
 	return m
 }
 
 // foldsDiffer says of which row the folds differ.
 func foldsDiffer(k *Key, of *page.Misfold) *Mismatch {
-	return &Mismatch{k.Table, Folds, digest([]byte(k.position(&of.Row))), digest([]byte(of.Node)), digest([]byte(of.Database))}
+	return &Mismatch{k.Table, Folds, list.DigestOf([]byte(k.position(&of.Row))), list.DigestOf([]byte(of.Node)), list.DigestOf([]byte(of.Database))}
 }

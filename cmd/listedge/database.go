@@ -58,26 +58,23 @@ func (f *ReplicationFlag) Validate() error { return checkURL("--replication-url"
 
 // ListsFlag names the description of the lists. Without it they are the built-in ones.
 type ListsFlag struct {
-	description *list.Description
-	Lists       string `help:"File that describes the lists: docs/OWN_TABLES.md. Empty: items and contacts, which are built in." placeholder:"FILE"`
+	Description *list.Description `kong:"-"` // the one in force, once the flags are valid
+	Lists       string            `help:"File that describes the lists: docs/OWN_TABLES.md. Empty: items and contacts, which are built in." placeholder:"FILE"`
 }
 
 // Validate reads the description. Its error has all mistakes.
 func (f *ListsFlag) Validate() error {
 	if f.Lists == "" {
-		f.description = list.BuiltInDescription()
+		f.Description = list.BuiltInDescription()
 		return nil
 	}
 	text, err := os.ReadFile(f.Lists)
 	if err != nil {
 		return fmt.Errorf("--lists: %w", err)
 	}
-	f.description, err = list.Parse(f.Lists, text)
+	f.Description, err = list.Parse(f.Lists, text)
 	return err
 }
-
-// Description returns the description in force. It needs no database.
-func (f *ListsFlag) Description() *list.Description { return f.description }
 
 // Resolve makes the lists in force, as the database at the URL has their tables. The built-in ones need no database. It is wrong
 // usage if the tables do not fit.
@@ -85,7 +82,7 @@ func (f *ListsFlag) Resolve(ctx context.Context, url string) (*list.Set, error) 
 	if f.Lists == "" {
 		return list.BuiltIn(), nil
 	}
-	set, err := admin.ResolveLists(ctx, url, f.description)
+	set, err := admin.ResolveLists(ctx, url, f.Description)
 	if errors.As(err, new(list.Mistakes)) {
 		err = usageError{Err: err}
 	}

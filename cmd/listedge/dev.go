@@ -208,7 +208,7 @@ func (c *devCommand) described(ctx context.Context, url string) (lists *list.Set
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	var tables []string
-	for _, name := range c.Description().Tables() {
+	for _, name := range c.Description.Tables() {
 		tables = append(tables, name.SQL())
 	}
 	found := false

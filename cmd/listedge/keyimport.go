@@ -54,7 +54,7 @@ func (c *keyImport) Run(ctx acting, t *terminal, a *admin.Conn) error {
 		defer opened.Close()
 		file = opened
 	}
-	r := keyReader{digest: c.Hash, scopes: knownScopes(c.Description()), now: time.Now(), lines: map[apikey.Hash]int{}}
+	r := keyReader{digest: c.Hash, scopes: c.Description.Scopes(), now: time.Now(), lines: map[apikey.Hash]int{}}
 	err := r.read(file)
 	if err != nil {
 		return err

@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/common/model"
 
-	"listedge/internal/list"
 	"listedge/origin/admin"
 )
 
@@ -42,7 +41,7 @@ func (c *keyCreate) Validate() error {
 	if err != nil {
 		return err
 	}
-	known := knownScopes(c.Description())
+	known := c.Description.Scopes()
 	if c.Scopes == nil {
 		c.Scopes = known
 	}
@@ -51,14 +50,6 @@ func (c *keyCreate) Validate() error {
 		err = validName(c.Name)
 	}
 	return err
-}
-
-// knownScopes are those of the lists.
-func knownScopes(d *list.Description) (known []string) {
-	for _, name := range d.Names() {
-		known = append(known, (&list.List{Name: name}).Scope())
-	}
-	return known
 }
 
 // validScopes refuses scopes that no list has, and an empty one, which may be a variable that is not set.

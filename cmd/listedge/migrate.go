@@ -76,7 +76,7 @@ type migrateGrants struct {
 
 // Run prints the SQL that grants a role its rights, to be piped into psql by an owner.
 func (c *migrateGrants) Run(_ context.Context, t *terminal) error {
-	text, err := admin.Grants(c.Role, c.Description().Tables())
+	text, err := admin.Grants(c.Role, c.Description.Tables())
 	if err != nil {
 		return usageError{Err: fmt.Errorf("--role: %w", err)}
 	}

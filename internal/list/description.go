@@ -100,12 +100,12 @@ var builtInDescription = sync.OnceValue(func() *Description {
 	return d
 })
 
-// Names returns the names of the lists.
-func (d *Description) Names() (names []string) {
+// Scopes returns the scopes of the lists.
+func (d *Description) Scopes() (scopes []string) {
 	for _, l := range d.lists {
-		names = append(names, l.text)
+		scopes = append(scopes, (&List{Name: l.text}).Scope())
 	}
-	return names
+	return scopes
 }
 
 // Tables returns the tables of the lists, each once, in the order of the lists.

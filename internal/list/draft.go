@@ -98,7 +98,7 @@ func (d *drafter) list() {
 // NULL. A column that names one row each is the key of tenants, and one that references another table something else. Without a
 // tenant each workspace sees everything, so one that may be NULL is guessed, too.
 func (d *drafter) tenant() (found string) {
-	isTenant := func(_ *RelationColumn, t *Type) bool { return t.canBeTenant() }
+	isTenant := func(_ *RelationColumn, t *Type) bool { return t.canBeKey() }
 	names := slices.Clone(tenantNames)
 	for i := range d.relation.Columns {
 		names = append(names, d.relation.Columns[i].Name)

@@ -12,6 +12,7 @@
 package list
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
 	"slices"
 	"strings"
@@ -57,6 +58,12 @@ func Quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`
 
 // Digest identifies a value by its content.
 type Digest [8]byte
+
+// DigestOf returns the digest of a text.
+func DigestOf(text []byte) Digest {
+	sum := sha256.Sum256(text)
+	return Digest(sum[:len(Digest{})])
+}
 
 func (d Digest) String() string { return base64.RawURLEncoding.EncodeToString(d[:]) }
 

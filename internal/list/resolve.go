@@ -1,10 +1,8 @@
 package list
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -145,8 +143,8 @@ func (r *resolver) resolve() {
 	r.filters()
 	r.search()
 	r.identity()
-	r.list.TableID = digest(func(w io.Writer) { fmt.Fprintf(w, "%q", r.list.Table) })
-	r.list.Digest = digest(r.list.write)
+	r.list.TableID = DigestOf(fmt.Appendf(nil, "%q", r.list.Table))
+	r.list.Digest = DigestOf(r.list.definition())
 	r.scopes()
 }
 
@@ -356,7 +354,7 @@ func (r *resolver) search() {
 // identity judges key and tenant: together, or the key alone, they name one row.
 func (r *resolver) identity() {
 	l, t := r.list, r.relation
-	if l.Tenant >= 0 && !l.Columns[l.Tenant].canBeTenant() {
+	if l.Tenant >= 0 && !l.Columns[l.Tenant].canBeKey() {
 		c := l.Columns[l.Tenant]
 		r.add(r.draft.tenant.line, "the tenant %s has the type %s: write a column of type uuid, smallint, integer, bigint or text", c.Name, c.Type.Name)
 	}
@@ -398,42 +396,33 @@ func (r *resolver) scopes() {
 			return // a mistake already
 		}
 		key, by := l.Columns[l.Key], l.Columns[o.Column]
-		o.scope = digest(func(w io.Writer) {
-			fmt.Fprintf(w, "%q %q %q %q %q %q %t %t", l.Name, l.Table, key.Name, key.Base, by.Name, by.Base, o.Descending, o.Fold)
-		})
+		o.scope = DigestOf(fmt.Appendf(nil, "%q %q %q %q %q %q %t %t", l.Name, l.Table, key.Name, key.Base, by.Name, by.Base, o.Descending, o.Fold))
 	}
 	for _, f := range l.Filters {
 		for i := range f.Values {
 			v := &f.Values[i]
-			v.scope = digest(func(w io.Writer) { fmt.Fprintf(w, "%q %q %q", f.Name, v.Name, v.Keep) })
+			v.scope = DigestOf(fmt.Appendf(nil, "%q %q %q", f.Name, v.Name, v.Keep))
 		}
 	}
 }
 
-func digest(write func(io.Writer)) (d Digest) {
-	h := sha256.New()
-	write(h)
-	copy(d[:], h.Sum(nil))
-	return d
-}
-
-// write writes all that decides which rows the list has, where they stand and what they look like.
-func (l *List) write(w io.Writer) {
-	fmt.Fprintf(w, "%q %q %d %d %d %q", l.Name, l.Table, l.Key, l.Tenant, l.Selected, l.Live)
+// definition is all that decides which rows the list has, where they stand and what they look like.
+func (l *List) definition() []byte {
+	b := fmt.Appendf(nil, "%q %q %d %d %d %q", l.Name, l.Table, l.Key, l.Tenant, l.Selected, l.Live)
 	for _, c := range l.Columns {
-		fmt.Fprintf(w, "\ncolumn %q %q %d %t", c.Name, c.Type.Name, c.Mod, c.NotNull)
+		b = fmt.Appendf(b, "\ncolumn %q %q %d %t", c.Name, c.Type.Name, c.Mod, c.NotNull)
 	}
 	for _, f := range l.Fields {
-		fmt.Fprintf(w, "\nfield %q %s %t", f.Name, f.Form, f.Nullable)
+		b = fmt.Appendf(b, "\nfield %q %s %t", f.Name, f.Form, f.Nullable)
 	}
 	for _, o := range l.Orders {
-		fmt.Fprintf(w, "\norder %q %d %t %t", o.Name, o.Column, o.Descending, o.Fold)
+		b = fmt.Appendf(b, "\norder %q %d %t %t", o.Name, o.Column, o.Descending, o.Fold)
 	}
 	for _, f := range l.Filters {
-		fmt.Fprintf(w, "\nfilter %q", f.Name)
+		b = fmt.Appendf(b, "\nfilter %q", f.Name)
 		for _, v := range f.Values {
-			fmt.Fprintf(w, " %q %q", v.Name, v.Keep)
+			b = fmt.Appendf(b, " %q %q", v.Name, v.Keep)
 		}
 	}
-	fmt.Fprintf(w, "\nsearch %d", l.Search)
+	return fmt.Appendf(b, "\nsearch %d", l.Search)
 }

@@ -115,9 +115,8 @@ func (t *Type) fits(f Form) bool {
 	return f == d || d == Number && f == Decimal || d == Decimal && f == Number
 }
 
+// canBeKey reports whether the values can be keys, and tenants.
 func (t *Type) canBeKey() bool { return t.kind == kindText || t.kind == kindUUID || t.IsInteger() }
-
-func (t *Type) canBeTenant() bool { return t.canBeKey() }
 
 func (t *Type) canOrder() bool {
 	return t.isText() || t.IsInteger() || t.IsInstant() || t.kind == kindNumeric
