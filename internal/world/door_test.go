@@ -38,18 +38,16 @@ type doors struct {
 	tags     map[string]*shown // the page of each ETag that a client has seen
 }
 
-// door is the HTTP side of a node. It is the listener of its server, too.
+// door is the HTTP side of a node.
 type door struct {
+	*listener
 	run    *run
 	node   *node
 	server *edge.Server
 	limits *limiter.Limiter
 	usage  *usage.Recorder
 
-	came    chan net.Conn
-	closed  chan struct{}
-	closing sync.Once
-	conns   []net.Conn // all that came, as the server has them
+	conns []net.Conn // all that came, as the server has them
 
 	drains    time.Time     // since when each answer closes its connection; zero = not yet
 	stopsAt   time.Time     // until when it drains
@@ -79,7 +77,7 @@ func (w *run) newDoor(n *node) *door {
 	if !w.hasDoors {
 		return nil
 	}
-	d := &door{run: w, node: n, came: make(chan net.Conn), closed: make(chan struct{}), stopped: make(chan struct{}), buckets: map[string]*bucket{},
+	d := &door{listener: newListener(), run: w, node: n, stopped: make(chan struct{}), buckets: map[string]*bucket{},
 		tallies: map[uuid.UUID]*tally{}, written: map[uuid.UUID]usage.Counts{}}
 	d.limits, d.usage = limiter.New(limiter.Options{Clock: n.machine.Clock}), usage.Start(d.write)
 	d.server = edge.New(edge.Options{Lists: &list.Set{Lists: []*list.List{w.List}}, Cache: n.pages.Cache, Limiter: d.limits, Lookup: d.lookUp,
@@ -96,34 +94,53 @@ func (d *door) listeners() []changefeed.Listener {
 	return []changefeed.Listener{d.server.Keys}
 }
 
-// Accept, Close and Addr implement net.Listener.
-func (d *door) Accept() (net.Conn, error) {
+// connect opens a connection; nil = the door is closed.
+func (d *door) connect(from *visitor) net.Conn {
+	ours, theirs := net.Pipe()
+	if !d.hand(end{theirs, from.number}) {
+		return nil
+	}
+	d.conns = append(d.conns, theirs)
+	return ours
+}
+
+// listener is a net.Listener in memory.
+type listener struct {
+	came    chan net.Conn
+	closed  chan struct{}
+	closing sync.Once
+}
+
+func newListener() *listener {
+	return &listener{came: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+// hand gives the listener the server's end of a connection. It reports whether it listens.
+func (l *listener) hand(c net.Conn) bool {
 	select {
-	case c := <-d.came:
+	case <-l.closed:
+		return false
+	case l.came <- c:
+		return true
+	}
+}
+
+// Accept, Close and Addr implement net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.came:
 		return c, nil
-	case <-d.closed:
+	case <-l.closed:
 		return nil, net.ErrClosed
 	}
 }
 
-func (d *door) Close() error {
-	d.closing.Do(func() { close(d.closed) })
+func (l *listener) Close() error {
+	l.closing.Do(func() { close(l.closed) })
 	return nil
 }
 
-func (d *door) Addr() net.Addr { return &net.TCPAddr{} }
-
-// connect opens a connection; nil = the door is closed.
-func (d *door) connect(from *visitor) net.Conn {
-	ours, theirs := net.Pipe()
-	select {
-	case <-d.closed:
-		return nil
-	case d.came <- end{theirs, from.number}:
-		d.conns = append(d.conns, theirs)
-		return ours
-	}
-}
+func (l *listener) Addr() net.Addr { return &net.TCPAddr{} }
 
 // end is the server's end of a connection, from an address of the client's own.
 type end struct {

@@ -80,8 +80,19 @@ func Row(l *list.List, values ...string) list.Row {
 
 // TryRow is Row, with its error.
 func TryRow(l *list.List, values ...string) (list.Row, error) {
+	texts, unsent := textsOf(l, values)
+	return l.Row(texts, unsent)
+}
+
+// Texts returns the values of a row, as Postgres sends those that a page shows; nil = NULL.
+func Texts(l *list.List, values ...string) [][]byte {
+	texts, _ := textsOf(l, values)
+	return texts
+}
+
+func textsOf(l *list.List, values []string) (texts [][]byte, unsent []bool) {
 	columns := l.Columns[:l.Selected]
-	texts, unsent := make([][]byte, len(columns)), make([]bool, len(columns))
+	texts, unsent = make([][]byte, len(columns)), make([]bool, len(columns))
 	for i, c := range columns {
 		if c.NotNull {
 			texts[i] = []byte(zero(c))
@@ -97,7 +108,7 @@ func TryRow(l *list.List, values ...string) (list.Row, error) {
 			texts[i] = nil
 		}
 	}
-	return l.Row(texts, unsent)
+	return texts, unsent
 }
 
 // zero returns a value of the column's type.
