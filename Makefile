@@ -13,7 +13,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath -ldflags=-w
 
 .DEFAULT_GOAL := help
-.PHONY: help run build quick test race plain e2e packages deploy-tests check compiled bench soak fuzz world mutations vuln image release-snapshot lines clean
+.PHONY: help run build quick test race race-waiting race-servers race-packages plain e2e packages deploy-tests check compiled bench soak fuzz world mutations vuln image release-snapshot lines clean
 
 help: ## list what there is to make
 	@sed -n -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
@@ -36,7 +36,7 @@ test: ## check, and all tests, with what they need installed
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory compiled
 	@$(MAKE) --no-print-directory -j 3 deploy-tests plain # side by side: they wait a lot
-	@$(MAKE) --no-print-directory race # which computes a lot, and would keep those waiting
+	@$(MAKE) --no-print-directory -j 3 race # which computes a lot, and would keep those waiting
 
 # The race detector makes tests three to ten times as slow. Of packages in which hardly anything runs at once, it has a few
 # tests. A test runs twice only if both say something: the race detector falsifies what tests measure, and of a model it shows nothing.
@@ -47,13 +47,22 @@ PLAIN = ./cache/replica ./cmd/listedge ./cmd/listedge/doctor ./cmd/listedge/e2e 
 RACED = FloodOfUnknownKeysLocks|NeverSeeEachOther|OneTrace
 TWICE = FreshnessUnderFaults/bursts|FreshnessUnderFaults/SIGKILLed
 # These compute for long in one goroutine, or measure: only without the race detector.
-ALONE = Model$$|MemoryBudget|ALongPageEnds|AFloodOfMadeUp|InTwoSegments|AWorldIsShrunk
+ALONE = TheScriptOf|MemoryBudget|ALongPageEnds|AFloodOfMadeUp|InTwoSegments|AWorldIsShrunk
 RACED_ORIGIN = FairQueue|QueriesThat|Cancelled|Survives|FromStandby|UnderLoad|SchemaChanges|BeforeTheTimeline|ClosedIdle
 RACED_PACKAGES = $$({ go list ./...; go list $(PLAIN); } | sort | uniq -u)
-race: # of `make test`
-	CGO_ENABLED=1 go test -vet=off -race -p 2 -timeout 45m -skip '$(ALONE)' $(RACED_PACKAGES)
-	CGO_ENABLED=1 go test -count=1 -vet=off -race -p 2 -timeout 45m -run '$(RACED)|$(TWICE)' ./cmd/listedge/e2e
-	CGO_ENABLED=1 go test -vet=off -race -p 2 -timeout 45m -run '$(RACED_ORIGIN)|HalfTransaction' ./origin ./cache/replica
+WAITING = /limiter$$|/origin/follower$$
+race: race-waiting race-servers race-packages # of `make test`
+
+# Nearly all the time of these is spent on waiting, so each is beside what computes from the beginning on.
+race-waiting: # of `make test`
+	CGO_ENABLED=1 go test -vet=off -race -p 2 -timeout 45m -skip '$(ALONE)' $$(echo "$(RACED_PACKAGES)" | grep -E '$(WAITING)')
+
+race-servers: # of `make test`
+	CGO_ENABLED=1 go test -count=1 -vet=off -race -timeout 45m -run '$(RACED)|$(TWICE)' ./cmd/listedge/e2e
+	CGO_ENABLED=1 go test -vet=off -race -p 1 -timeout 45m -run '$(RACED_ORIGIN)|HalfTransaction' ./origin ./cache/replica
+
+race-packages: # of `make test`
+	CGO_ENABLED=1 go test -vet=off -race -p 1 -timeout 45m -skip '$(ALONE)' $$(echo "$(RACED_PACKAGES)" | grep -vE '$(WAITING)')
 
 plain: e2e packages # of `make test`
 
