@@ -47,7 +47,7 @@ func CheckLists(ctx context.Context, c *Conn, lists *list.Set, report func(Fault
 	if err != nil {
 		return nil, fmt.Errorf("read the workspaces: %w", postgres.WithSchemaHint(err))
 	}
-	facts, err := readListFacts(ctx, c.conn, lists)
+	facts, err := readListFacts(ctx, c.conn, lists.Tables(), lists)
 	if err != nil {
 		return nil, err
 	}

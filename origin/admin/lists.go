@@ -134,7 +134,7 @@ func PlanLists(ctx context.Context, url string, lists *list.Set) ([]Step, error)
 
 // MissingOfLists returns the steps that make what the database lacks for the lists; none = nothing. It changes nothing.
 func MissingOfLists(ctx context.Context, db querier, lists *list.Set) ([]Step, error) {
-	facts, err := readListFacts(ctx, db, lists)
+	facts, err := readListFacts(ctx, db, lists.Tables(), lists)
 	if err != nil {
 		return nil, err
 	}
@@ -175,26 +175,30 @@ func lacksTable(lists *list.Set, name list.Name) error {
 	return remedy.Add(fmt.Errorf("the database lacks the table %s", name), do)
 }
 
-func readListFacts(ctx context.Context, db querier, lists *list.Set) (facts listFacts, err error) {
+// readListFacts returns what the database has of tables, which have rows of the lists or none.
+func readListFacts(ctx context.Context, db querier, tables []list.Name, lists *list.Set) (facts listFacts, err error) {
 	type wanted struct {
 		Schema  string   `json:"schema"`
 		Name    string   `json:"name"`
 		Columns []string `json:"columns"`
 	}
-	var tables []wanted
-	for _, name := range lists.Tables() {
+	var all []wanted
+	for _, name := range tables {
 		t := wanted{name.Schema, name.Table, nil}
 		for _, l := range lists.Lists {
+			if l.Table != name {
+				continue
+			}
 			for _, column := range l.Identity() {
-				if l.Table == name && !slices.Contains(t.Columns, column) {
+				if !slices.Contains(t.Columns, column) {
 					t.Columns = append(t.Columns, column)
 				}
 			}
 		}
-		tables = append(tables, t)
+		all = append(all, t)
 	}
-	all, _ := json.Marshal(tables) // has nothing that JSON cannot say
-	err = readJSON(ctx, db, &facts, listsSQL, string(all), follower.PublicationName)
+	text, _ := json.Marshal(all) // has nothing that JSON cannot say
+	err = readJSON(ctx, db, &facts, listsSQL, string(text), follower.PublicationName)
 	if err != nil {
 		return facts, fmt.Errorf("read what the lists have: %w", err)
 	}
@@ -301,7 +305,8 @@ func (p *planner) index(l *list.List, index list.Index) {
 	}
 }
 
-// publish has the publication publish all changes of the tables.
+// publish has the publication publish all changes of the tables, of each whole: with a list of columns, Postgres refuses to change
+// the type of a listed column or to drop it and, while the replica identity is the whole row, every update and delete.
 func (p *planner) publish() {
 	const why, operations = "nodes follow the changes of its tables", "publish = 'insert, update, delete, truncate', publish_via_partition_root = false"
 	publication := list.Quote(follower.PublicationName)
@@ -318,7 +323,9 @@ func (p *planner) publish() {
 	switch {
 	case !p.facts.Publication:
 		for _, t := range list.KeyTables {
-			lacks = append(lacks, t.SQL())
+			if !slices.Contains(lacks, t.SQL()) {
+				lacks = append(lacks, t.SQL())
+			}
 		}
 		p.add(why, locksNobody, "CREATE PUBLICATION %s FOR TABLE %s WITH (%s)", publication, strings.Join(lacks, ", "), operations)
 		return

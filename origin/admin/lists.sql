@@ -31,9 +31,11 @@ SELECT jsonb_build_object(
     'Operations', EXISTS (SELECT FROM publication WHERE pubinsert AND pubupdate AND pubdelete AND pubtruncate AND NOT pubviaroot),
     'Tables', (SELECT jsonb_agg(jsonb_build_object('Schema', schema, 'Table', name, 'Partitioned', relkind = 'p',
         'Named', EXISTS (SELECT FROM pg_publication_rel WHERE prrelid = wanted.oid AND prpubid = (SELECT oid FROM publication)),
-        'Whole', EXISTS (SELECT FROM publication WHERE puballtables) OR EXISTS (
+        'Whole', (EXISTS (SELECT FROM publication WHERE puballtables) OR EXISTS (
                 SELECT FROM pg_publication_namespace WHERE pnnspid = relnamespace AND pnpubid = (SELECT oid FROM publication)) OR EXISTS (
-                SELECT FROM pg_publication_rel WHERE prrelid = wanted.oid AND prpubid = (SELECT oid FROM publication) AND prqual IS NULL AND prattrs IS NULL),
+                SELECT FROM pg_publication_rel WHERE prrelid = wanted.oid AND prpubid = (SELECT oid FROM publication) AND prqual IS NULL AND prattrs IS NULL))
+            AND NOT EXISTS (SELECT FROM pg_publication_rel r WHERE prrelid = wanted.oid AND prpubid = (SELECT oid FROM publication)
+                AND to_jsonb(r) ->> 'prexcept' = 'true'), -- EXCEPT is since Postgres 19
         'Readers', (SELECT jsonb_agg(rolname ORDER BY rolname) FROM role WHERE NOT has_table_privilege(role.oid, wanted.oid, 'SELECT')),
         'Visitors', (SELECT jsonb_agg(rolname ORDER BY rolname) FROM role WHERE NOT has_schema_privilege(role.oid, relnamespace, 'USAGE')),
         'Columns', columns, 'NotNull', (SELECT bool_and(attnotnull) FROM pg_attribute WHERE attrelid = wanted.oid AND attname = ANY (columns)),

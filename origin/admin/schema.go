@@ -160,6 +160,9 @@ func wantedVersion() int64 {
 	return newest
 }
 
+// lockMigrations admits one program at a time that makes tables or the publication: several nodes may migrate at once.
+const lockMigrations = `SELECT pg_advisory_xact_lock(7235116)`
+
 // errNothingToDo: the database has all that a step of MigrateUp makes.
 var errNothingToDo = errors.New("nothing to do")
 
@@ -233,7 +236,7 @@ func missingOf(ctx context.Context, tx pgx.Tx, lists *list.Set) (missing []strin
 			wanted = append(wanted, index.Name)
 		}
 	}
-	_, err = tx.Exec(ctx, `SELECT pg_advisory_xact_lock(7235116)`)
+	_, err = tx.Exec(ctx, lockMigrations)
 	if err != nil {
 		return nil, false, err
 	}
@@ -252,33 +255,37 @@ func namesOf(tables []list.Name) (schemas, names []string) {
 	return schemas, names
 }
 
-// publicationSQL makes the publication of the whole tables that the setting listedge.tables names, or adds
-// what it lacks, and leaves in listedge.did what it did. Its lock is for programs that migrate at once: only the
-// first of them finds the publication missing.
-//
-//go:embed publication.sql
-var publicationSQL string
-
 // makePublication makes or mends the publication that nodes follow changes by: of the keys and, if the
 // lists are those of the contract, of their tables. It returns what it did, or why this user cannot
 // do it; empty = nothing was to be done.
 func makePublication(ctx context.Context, c *Conn, lists *list.Set) (done string, err error) {
-	var tables []string
-	for _, t := range nodeTables(lists) {
-		if lists.BuiltIn || slices.Contains(list.KeyTables, t) {
-			tables = append(tables, t.SQL())
-		}
+	tables := list.KeyTables
+	if lists.BuiltIn {
+		tables = nodeTables(lists)
 	}
 	done, err = act(ctx, c, func(tx pgx.Tx) (did string, a audit.Act, err error) {
-		_, err = tx.Exec(ctx, `SELECT set_config('listedge.tables', $1::text[]::text, true)`, tables)
+		var p planner
+		_, err = tx.Exec(ctx, lockMigrations) // only the first program finds the publication missing
 		if err == nil {
-			_, err = tx.Exec(ctx, publicationSQL)
+			p.facts, err = readListFacts(ctx, tx, tables, lists)
 		}
-		if err == nil {
-			err = tx.QueryRow(ctx, `SELECT current_setting('listedge.did')`).Scan(&did)
+		for _, name := range tables {
+			if p.facts.table(name) == nil { // the server says that it is missing
+				p.facts.Tables = append(p.facts.Tables, tableFacts{Name: name})
+			}
 		}
-		if err == nil && did == "" {
+		p.publish()
+		if err == nil && len(p.steps) == 0 {
 			err = errNothingToDo
+		}
+		for _, s := range p.steps {
+			if err == nil {
+				_, err = tx.Exec(ctx, s.SQL)
+			}
+		}
+		did = "mended the publication"
+		if !p.facts.Publication {
+			did = "made the publication"
 		}
 		return did, audit.Act{Action: "migrate.publication", Details: map[string]any{"did": did}}, err
 	})

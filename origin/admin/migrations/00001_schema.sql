@@ -2,7 +2,7 @@
 -- first two tables, so their names and columns are part of the contract, and IF NOT EXISTS: Down, which
 -- `migrate remove` runs, leaves them. Constraints refuse what the commands cannot show.
 -- What follows a migration every time: the tables of the contract (../contract.sql), and what needs rights that
--- a migration may lack, the publication (../publication.sql) and the slot (origin/follower/primary.go).
+-- a migration may lack, the publication (planner.publish in ../lists.go) and the slot (origin/follower/primary.go).
 
 -- +goose Up
 CREATE TABLE IF NOT EXISTS workspaces (
