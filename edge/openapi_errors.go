@@ -151,9 +151,8 @@ var errorResponses = []errorResponse{
 	{"HeaderFieldsTooLarge", 431, true, notCounted, "The request's header is too large.", []errorExample{{"header", "Too large a header", headersTooLarge, nil}}},
 	{"InternalError", 500, true, sometimes, "Something went wrong in the service. The request id leads to the cause.",
 		[]errorExample{{"internal", "A fault", internalError, nil}}},
-	{"ServiceUnavailable", 503, true, sometimes, "The database cannot answer and there is no stale page that may be served, or the key cannot be checked, or changes are " +
-		"asked for that are not proven. " +
-		"`Retry-After` says when to try again.", []errorExample{
+	{"ServiceUnavailable", 503, true, sometimes, "The database cannot answer and there is no stale page that may be served, or the key cannot be checked, " +
+		"or changes are asked for that are not proven. `Retry-After` says when to try again.", []errorExample{
 		{"database", "The database is away", originDown, nil},
 		{"closed", "The database does not let the service read this list", originClosed, nil},
 		{"busy", "Too many queries are waiting", originBusy, nil},

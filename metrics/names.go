@@ -138,7 +138,8 @@ func sendCache(send scrape, s cache.Stats) {
 	}
 	verified := send.labelled("replica_verified_pages_total", "Pages in memory that were compared with what the primary returned (--verify), by list.", "list")
 	mismatches := send.labelled("replica_mismatches_total", "Comparisons of rows in memory with those of the database that failed, also by other reads than "+
-		"--verify, by list and kind: rows (a version, which rows there are, their order or a filter) or fold (what searches and orders by name compare).", "list", "kind")
+		"--verify, by list and kind: rows (a version, which rows there are, their order or a filter) or fold (what searches and orders by name compare).",
+		"list", "kind")
 	for list, v := range s.Replica.Verified {
 		verified(v.Pages, list)
 		for kind, n := range v.Mismatches {
@@ -154,8 +155,8 @@ func sendCache(send scrape, s cache.Stats) {
 	if !s.Replica.Horizon.IsZero() {
 		horizon = time.Since(s.Replica.Horizon)
 	}
-	send.value("tracking_horizon_seconds", "How far back the changed rows of all tables are remembered: a client that tracks a list and asks more often gets what "+
-		"has changed. Changes that do not name their rows are not in it: they send the whole list to all clients of it, once.", horizon)
+	send.value("tracking_horizon_seconds", "How far back the changed rows of all tables are remembered: a client that tracks a list and asks more often gets "+
+		"what has changed. Changes that do not name their rows are not in it: they send the whole list to all clients of it, once.", horizon)
 	modes := send.labelled("freshness_mode",
 		"1 for what freshness is based on: followed changes, nothing at the moment (untrusted), or the age of pages (ttl).", "mode")
 	for mode := range cache.ModeFollowed + 1 {

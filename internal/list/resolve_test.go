@@ -102,9 +102,11 @@ func TestWhatTheCatalogueRefuses(t *testing.T) {
 		"a column twice": {field("title: {column: name}"), nil,
 			"10: the field name has the column of the field title: write each column once"},
 		"an array": {field("tags:"), nil,
-			"9: the field tags has the column tags of the type integer[]: an array has no form in JSON here; leave it out, or have a trigger fill a column of text or jsonb"},
+			"9: the field tags has the column tags of the type integer[]: an array has no form in JSON here; " +
+				"leave it out, or have a trigger fill a column of text or jsonb"},
 		"an interval": {field("span:"), nil,
-			"9: the field span has the column span of the type interval: the type has no form in JSON here; leave it out, or have a trigger fill a column of text or jsonb"},
+			"9: the field span has the column span of the type interval: the type has no form in JSON here; " +
+				"leave it out, or have a trigger fill a column of text or jsonb"},
 		"a form that does not fit": {replace("as: decimal", "as: instant"), nil,
 			`10: the field unitPrice cannot be "instant", since its column has the type numeric: write decimal or number`},
 		"a form that is none": {field("note: {as: text}"), nil,
@@ -132,12 +134,14 @@ func TestWhatTheCatalogueRefuses(t *testing.T) {
 		"a tenant of a bad type": {replace("tenant: org", "tenant: day"), nil,
 			"4: the tenant day has the type date: write a column of type uuid, smallint, integer, bigint or text"},
 		"a key that is not unique": {things, func(r *list.Relation) { r.Unique = [][]string{{"id", "name"}, {"org"}} },
-			`5: no index of shop.things says that the key id within the tenant org is unique: CREATE UNIQUE INDEX CONCURRENTLY ON "shop"."things" ("org", "id"), of all rows and not deferrable`},
+			`5: no index of shop.things says that the key id within the tenant org is unique: ` +
+				`CREATE UNIQUE INDEX CONCURRENTLY ON "shop"."things" ("org", "id"), of all rows and not deferrable`},
 		"without tenant, a key that is not unique": {replace("    tenant: org\n", ""), func(r *list.Relation) { r.Unique = r.Unique[1:] },
 			`4: no index of shop.things says that the key id is unique: CREATE UNIQUE INDEX CONCURRENTLY ON "shop"."things" ("id"), of all rows and not deferrable`},
 		"a key of tenants": {things, func(r *list.Relation) { r.Unique = r.Unique[1:] }, ""},
 		"a key and another column": {things, func(r *list.Relation) { r.Unique = [][]string{{"id", "made_at"}} },
-			`5: no index of shop.things says that the key id within the tenant org is unique: CREATE UNIQUE INDEX CONCURRENTLY ON "shop"."things" ("org", "id"), of all rows and not deferrable`},
+			`5: no index of shop.things says that the key id within the tenant org is unique: ` +
+				`CREATE UNIQUE INDEX CONCURRENTLY ON "shop"."things" ("org", "id"), of all rows and not deferrable`},
 		"a key and its partition": {things, func(r *list.Relation) {
 			r.Kind, r.Unique, r.PartitionBy = "p", [][]string{{"id", "made_at"}}, []string{"made_at"}
 		}, ""},

@@ -345,5 +345,6 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 		doctor.Finding{Subject: other.subject(), Level: doctor.Fail, Text: "serves no page from a cache"},
 		doctor.Finding{Subject: "redis", Level: doctor.Fail, Text: "Redis is down: "})
 	lost := launchNode(t, "postgres://127.0.0.1:1/none")
-	says(t, []string{"--database-url", f.url, "--node", lost.admin}, exitFailed, doctor.Finding{Subject: "postgres", Level: doctor.Fail, Text: "Postgres is down: "})
+	says(t, []string{"--database-url", f.url, "--node", lost.admin}, exitFailed,
+		doctor.Finding{Subject: "postgres", Level: doctor.Fail, Text: "Postgres is down: "})
 }
