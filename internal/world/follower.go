@@ -1,262 +1,328 @@
 package world
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"log/slog"
 	"slices"
 	"time"
 
-	"listedge/internal/changefeed"
+	"github.com/jackc/pglogrepl"
+
 	"listedge/internal/fleet"
 	"listedge/internal/list"
+	"listedge/origin/follower"
 )
 
-// follower has the slot, or had it: one that is slow may be overtaken, and goes on without a word of it. What it has sent may
-// arrive after its end. It keeps the contract of origin/follower.
-type follower struct {
-	server            *Redis
-	log               *changefeed.Redis // on that server
-	run, timeline     string            // of the primary that it is connected to
-	epoch, from       string            // from: the one that was present when it took the slot
-	term              uint64
-	slots             int                 // it has the one of this number
-	follows           bool                // its description has the list
-	last, after       changefeed.Position // last: acknowledged; after: noted for the next heartbeat
-	waiting           []changefeed.Entry
-	sent              int    // of those that wait, under way; 0 = none
-	happened, noted   bool   // they are in the log; after is noted
-	decoded, confirms uint64 // LSN; confirms: at the next heartbeat
-	unsettled         []*transaction
-	pending           *changefeed.Heartbeat
-	beatAt, pausedTo  time.Time
-	ended             bool
+// holder has the slot, or had it: one that is slow may be overtaken, and goes on without a word of it. Its term is a real one, and this is
+// the primary as that knows it: a follower.Upstream.
+type holder struct {
+	world   *World
+	name    string
+	access  *Access
+	run     string // of the primary that it is connected to
+	follows bool   // its description has the list
+	streams bool
+	sent    uint64 // LSN: so far its stream goes
+	stream  chan follower.Received
+	isCut   bool          // its connection to the primary has ended
+	cut     chan struct{} // closed then
+	end     func()
+	ended   chan struct{} // closed once its term has ended
+	left    time.Time     // since then it has not had the slot; zero = it has
 }
 
-// changes are the slot, the followers, and the servers of the log.
+// changes are the slot, those who hold it, and the servers of the log.
 type changes struct {
-	slot           *follower
-	followers      []*follower
+	slot           *holder
+	holders        []*holder
 	takenAt        time.Time // the slot is, not before
-	slots          int       // that there were
-	needEpoch      bool      // nothing that was known holds any more: until the epoch of this slot is present
+	fresh          bool      // it was just made
 	another        bool      // the next follower's description lacks the list
-	epochs, names  int
+	terms, names   int
 	confirmed      uint64   // LSN
-	unknown        []uint64 // running when the slot was made; nothing is published before they are over
+	unknown        []uint64 // running when the slot was made, which waits until they are over
 	server, mirror *Redis
 	dump           *Redis // what somebody has saved of it
-	late           []func()
 	run            string // of the primary that the slot is of
+	timeline       int
 }
 
-// take begins a term, and an epoch if one is needed.
+// toPrimary is the road of a holder.
+var toPrimary = Road{1, 1, 60, Slow, 300, Cuts, 2000}
+
+// take lets a follower take the slot, once it is made and nobody has it.
 func (c *changes) take(w *World) {
-	if c.run != w.Run { // a slot is of one run
-		c.run = w.Run
-		c.loseSlot(w)
+	if c.run != w.Run {
+		c.restarts(w)
 	}
-	if c.slot != nil || !w.reached(c.takenAt) {
+	unknown := func(x *transaction) bool { return slices.Contains(c.unknown, x.xid) }
+	if c.slot != nil || !w.reached(c.takenAt) || slices.ContainsFunc(w.active, unknown) {
 		return
 	}
-	f := &follower{run: w.Run, timeline: w.TimelineName(), term: w.nextXID, slots: c.slots, follows: !c.another, decoded: c.confirmed}
-	f.connect(w)
-	f.from = must(f.log.Epoch(w.ctx))
-	f.epoch = f.from
-	c.slot, c.followers = f, append(c.followers, f)
-	w.nextXID++
-	w.completed = max(w.completed, f.term)
-	previous, goesOn := f.goesOn(w)
-	is, _ := fleet.ParseEpoch(f.epoch) // an old dump may name one of another run
-	if c.needEpoch || is.Instance != fleet.Digest(w.Run) || int(is.Timeline) != w.Timeline || !goesOn {
-		c.epochs++
-		f.epoch = fleet.EpochName{Identity: w.Server().Digest(), Timeline: uint32(w.Timeline), Instance: fleet.Digest(w.Run), Published: "lists",
-			Random: fleet.Digest(string(rune(c.epochs)))}.String()
-		previous = changefeed.Position{}
+	c.terms++
+	h := &holder{world: w, name: fmt.Sprint("follower ", c.terms), run: w.Run, follows: !c.another,
+		stream: make(chan follower.Received, 1000), cut: make(chan struct{}), ended: make(chan struct{})}
+	h.access = w.Redis(h.name)
+	lists, followed, random := &list.Set{}, &fleet.Followed{}, fleet.Digest(h.name)
+	if h.follows {
+		lists = w.lists
 	}
-	f.last = changefeed.Position{Term: f.term}
-	f.queue(changefeed.Entry{TermStart: &changefeed.TermStart{Previous: previous}})
-	w.Tracef("term %d of %s begins behind %s, from %d", f.term, f.epoch, previous, f.decoded)
+	followed.SetServer(w.Server())
+	f := follower.New(follower.Options{Lists: lists, Log: w.Log(h.access, followed), Followed: followed, LogKept: time.Minute,
+		Logger: slog.New(slog.DiscardHandler), Random: func() string { return random }})
+	ctx, cancel := context.WithCancel(w.ctx)
+	h.end = cancel
+	fresh := c.fresh
+	c.fresh, c.slot, c.holders = false, h, append(c.holders, h)
+	w.Tracef("%s takes the slot at %d, fresh %t", h.name, c.confirmed, fresh)
+	go func() {
+		defer close(h.ended)
+		_ = f.Follow(ctx, h, false, fresh)
+	}()
 }
 
-// connect gives the follower a connection to the server that has the log.
-func (f *follower) connect(w *World) {
-	f.server = w.changes.server
-	f.log = changefeed.NewRedis(changefeed.RedisOptions{Client: f.server.atOnce(), Followed: w.followed, Lists: w.lists})
+// restarts is what becomes of the slot when the primary begins another run: a crash need not lose it.
+func (c *changes) restarts(w *World) {
+	kept := c.timeline == w.Timeline && w.Chance(2)
+	c.run, c.timeline = w.Run, w.Timeline
+	for _, h := range c.holders {
+		c.leave(h)
+	}
+	if !kept {
+		c.loseSlot(w)
+	}
+	c.confirmed = min(c.confirmed, w.flushed)
 }
 
-// goesOn says whether the log reaches as far as the slot was confirmed, and where it ends.
-func (f *follower) goesOn(w *World) (last changefeed.Position, yes bool) {
-	last = must(f.log.Last(w.ctx, f.epoch))
-	reader, _, err := f.log.Reader(w.ctx)
-	if err != nil {
-		panic(err)
-	}
-	entries, _, err := reader.Read(w.ctx, f.epoch, changefeed.Position{}, 0)
-	if err != nil {
-		panic(err)
-	}
-	return last, slices.ContainsFunc(entries, func(e changefeed.Entry) bool {
-		return e.Heartbeat != nil && e.Heartbeat.LSN >= f.decoded || e.Change != nil && e.Change.LSN >= f.decoded
-	})
-}
-
-// must is for calls that a server answers at once.
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
-// publish appends the entries that are under way.
-func (f *follower) publish(w *World) (ok bool) {
-	err := f.log.Append(w.ctx, f.epoch, f.waiting[:f.sent]...)
-	if f.log.Hurried() {
-		w.hurried = true
-	}
-	return err == nil
-}
-
-// endFollower ends a follower. What it has sent may still happen.
-func (c *changes) endFollower(w *World, f *follower) {
-	f.ended = true
-	if c.slot == f {
+// leave has a holder lose the slot, and its connection.
+func (c *changes) leave(h *holder) {
+	if c.slot == h {
 		c.slot = nil
 	}
-	if f.sent > 0 && !f.happened && w.Chance(2) {
-		c.late = append(c.late, func() { f.publish(w) })
+	if !h.isCut {
+		h.isCut, h.left = true, h.world.now()
+		close(h.cut)
 	}
+}
+
+// kill ends the process of a holder. What it has sent may still arrive.
+func (c *changes) kill(h *holder) {
+	h.end()
+	c.leave(h)
 }
 
 // loseSlot: another slot begins another epoch.
 func (c *changes) loseSlot(w *World) {
 	if c.slot != nil {
-		c.endFollower(w, c.slot)
+		c.leave(c.slot)
 	}
-	c.slots++
-	c.takenAt, c.confirmed, c.needEpoch, c.unknown = w.in(boundTicks/4), w.flushed, true, nil
+	c.takenAt, c.confirmed, c.fresh, c.unknown = w.in(boundTicks/4), w.flushed, true, nil
 	for _, x := range w.active {
 		c.unknown = append(c.unknown, x.xid)
 	}
 	w.Tracef("the slot is lost, at %d", w.flushed)
 }
 
-func (f *follower) queue(e changefeed.Entry) {
-	e.Position = changefeed.Position{Term: f.term, N: f.last.N + uint64(len(f.waiting)) + 1}
-	f.waiting = append(f.waiting, e)
+// step lets the holder of the slot have its stream, and forgets those that have ended.
+func (c *changes) step(w *World) {
+	c.take(w)
+	c.holders = slices.DeleteFunc(c.holders, func(h *holder) bool {
+		select {
+		case <-h.ended:
+			if c.slot == h {
+				c.takenAt = w.in(boundTicks / 4)
+				w.Tracef("%s ends", h.name)
+			}
+			c.leave(h)
+			gone := w.reached(h.left.Add(Bound))
+			if gone {
+				h.access.Close()
+			}
+			return gone
+		default:
+			h.send()
+			if c.slot != h && w.reached(h.access.pausedTo) && w.Chance(20) { // it was overtaken
+				c.leave(h)
+			}
+			return false
+		}
+	})
 }
 
-// follow is a few steps of a follower, which ends where the log refuses it.
-func (f *follower) follow(w *World) {
-	for !f.ended && w.reached(f.pausedTo) && w.reached(w.hangsTo) && !w.Chance(4) {
-		if w.Happens(followerPauses, 500) {
-			f.pausedTo = w.in(2 * boundTicks)
-			w.Tracef("the follower of term %d pauses", f.term)
-		}
-		f.followOn(w)
+// close ends all followers.
+func (c *changes) close() {
+	for _, h := range c.holders {
+		h.end()
+		<-h.ended
 	}
 }
 
-func (f *follower) followOn(w *World) {
-	c := &w.changes
-	switch {
-	case f.sent > 0 && f.happened: // it is acknowledged
-		f.last, f.waiting = f.waiting[f.sent-1].Position, slices.Clone(f.waiting[f.sent:])
-		f.sent, f.happened = 0, false
-		if f.last.N == 1 { // the term has begun
-			f.name(w, f.from)
-			c.needEpoch = c.needEpoch && (f.ended || f.slots != c.slots)
+// epoch is the one that the fleet's Redis names; empty = none.
+func (c *changes) epoch(w *World) string {
+	ask := &RedisCall{Commands: [][]string{{"get", w.followed.EpochKey()}}}
+	c.server.Execute(ask)
+	name, _ := ask.Replies[0].(string)
+	return name
+}
+
+// pause has nothing reach a holder for so long.
+func (h *holder) pause(d time.Duration) {
+	h.access.pausedTo = h.world.now().Add(d)
+	h.world.Tracef("%s pauses", h.name)
+}
+
+// send sends what is decoded.
+func (h *holder) send() {
+	w := h.world
+	for h.streams && !h.isCut && w.changes.slot == h && w.reached(h.access.pausedTo) && h.sent < w.flushed && len(h.stream) < cap(h.stream) && !w.Chance(4) {
+		x := w.wal[h.sent]
+		h.sent++
+		commit := &follower.Commit{Change: x.change, Start: pglogrepl.LSN(x.lsn - 1)}
+		if !h.follows { // keys always, and rows of lists of its description
+			commit.Change.Touched = nil
+			for _, t := range x.change.Touched {
+				if t.List == nil {
+					commit.Change.Touched = append(commit.Change.Touched, t)
+				}
+			}
+			commit.Unlisted = len(commit.Change.Touched) < len(x.change.Touched)
 		}
-		return
-	case f.sent > 0:
-		f.happened = f.publish(w)
-		if !f.happened {
-			w.changes.endFollower(w, f)
+		h.stream <- follower.Received{Position: pglogrepl.LSN(x.lsn), Commit: commit}
+	}
+}
+
+// ask has the primary execute a statement.
+func (h *holder) ask(ctx context.Context, name string, execute func(w *World)) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return h.world.Send(ctx, h.call(name, execute))
+}
+
+func (h *holder) call(name string, execute func(w *World)) *Call {
+	w := h.world
+	return &Call{Name: h.name + " " + name, Decide: func(m *Message) {
+		w.Draw(m, &toPrimary)
+		m.Execute = func() time.Duration {
+			if h.isCut {
+				m.Fate = CutBefore
+				return 0
+			}
+			execute(w)
+			m.Back = max(m.Back, h.access.pausedTo.Sub(w.now()))
+			return 0
 		}
-		return
-	case f.run != w.Run: // its connection ends
-		w.changes.endFollower(w, f)
-		return
-	case f.server != c.server && w.Chance(20):
-		f.connect(w)
+	}}
+}
+
+// Check and the next eight implement follower.Upstream.
+func (h *holder) Check(ctx context.Context) (follower.Run, error) {
+	err := h.ask(ctx, "checks", func(*World) {})
+	return follower.Run{CheckpointerStart: h.run, Published: "lists"}, err
+}
+
+// View takes a snapshot.
+func (h *holder) View(ctx context.Context, _ string) (follower.View, error) {
+	v := &follower.View{}
+	err := h.ask(ctx, "takes a snapshot", func(w *World) {
+		s := w.snapshot()
+		*v = follower.View{At: pglogrepl.LSN(len(w.wal)), Snapshot: s, Text: s.String(), Version: fmt.Sprint(w.catalog(), " ", h.follows)}
+	})
+	if err != nil {
+		return follower.View{}, err
 	}
-	for c.slot == f && f.decoded < w.flushed && !w.Chance(3) {
-		x := w.wal[f.decoded]
-		f.decoded++
-		f.unsettled = append(f.unsettled, x)
-		c := f.published(&x.change)
-		if len(c.Touched) > 0 {
-			f.queue(changefeed.Entry{Change: c})
-		}
+	return *v, nil
+}
+
+// Use does nothing: what is sent is decoded.
+func (h *holder) Use(follower.View) {}
+
+// Slot polls the slot.
+func (h *holder) Slot(ctx context.Context) (follower.Slot, error) {
+	return follower.Slot{}, h.ask(ctx, "polls", func(*World) {})
+}
+
+// Replicate starts streaming.
+func (h *holder) Replicate(ctx context.Context) (fleet.Server, error) {
+	server := &fleet.Server{}
+	err := h.ask(ctx, "replicates", func(w *World) {
+		*server = w.Server()
+		h.streams, h.sent = true, w.changes.confirmed
+	})
+	if err != nil {
+		return fleet.Server{}, err
 	}
-	if c.slot == f && slices.ContainsFunc(w.active, func(x *transaction) bool { return slices.Contains(c.unknown, x.xid) }) {
-		f.sent = len(f.waiting) // a slot is not made before these are over
-		return
+	return *server, nil
+}
+
+// Begin uses up the number of a transaction.
+func (h *holder) Begin(ctx context.Context) (xid uint64, confirmed pglogrepl.LSN, err error) {
+	begun := &[2]uint64{}
+	err = h.ask(ctx, "begins", func(w *World) { *begun = [2]uint64{w.useXID(), w.changes.confirmed} })
+	if err != nil {
+		return 0, 0, err
 	}
-	if f.last.N > 0 && w.Chance(20) { // the server may have lost it
-		f.name(w, "")
-		if f.ended {
+	return begun[0], pglogrepl.LSN(begun[1]), nil
+}
+
+// Emit writes a message, and flushes.
+func (h *holder) Emit(ctx context.Context, prefix, content string) error {
+	return h.ask(ctx, "emits "+prefix+" "+content, func(w *World) {
+		w.emit(prefix == follower.MessagePrefix)
+	})
+}
+
+// Receive returns what has been sent. What is so at once comes before what may be chance.
+func (h *holder) Receive(ctx context.Context, wake time.Time) (r follower.Received, err error) {
+	if ctx.Err() != nil {
+		return r, ctx.Err()
+	}
+	select {
+	case r = <-h.stream:
+		return r, nil
+	default:
+	}
+	select {
+	case <-h.cut:
+		return r, io.EOF
+	default:
+	}
+	timer := time.NewTimer(time.Until(wake))
+	defer timer.Stop()
+	select {
+	case r = <-h.stream:
+	case <-timer.C:
+	case <-h.cut:
+		err = io.EOF
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	return r, err
+}
+
+// Reply confirms.
+func (h *holder) Reply(s pglogrepl.StandbyStatusUpdate) error {
+	h.world.Post(h.call(fmt.Sprint("confirms ", s), func(w *World) {
+		if w.changes.slot != h {
 			return
 		}
-	}
-	switch {
-	case f.pending == nil && !f.noted && (w.reached(f.beatAt) || w.hurried):
-		f.noted, f.after, w.hurried = true, f.last, false
-		f.beatAt = w.at(8)
-	case f.noted:
-		f.noted = false
-		f.pending = &changefeed.Heartbeat{LSN: uint64(len(w.wal)), Snapshot: w.snapshot().String(), Timeline: f.timeline, StartedAt: f.run, After: f.after}
-		if f.follows {
-			f.pending.Followed = []*list.List{w.List}
+		w.changes.confirmed = max(w.changes.confirmed, min(uint64(s.WALFlushPosition), w.flushed))
+		h.send()
+		if s.ReplyRequested && len(h.stream) < cap(h.stream) {
+			h.stream <- follower.Received{Position: pglogrepl.LSN(h.sent)}
 		}
-	case f.pending != nil && f.decoded >= f.pending.LSN:
-		f.beat(w)
-	}
-	if w.Chance(2) || f.pending == nil && !f.noted {
-		f.sent = len(f.waiting)
-	}
+	}))
+	return nil
 }
 
-// name names the epoch, unless another one than from is named.
-func (f *follower) name(w *World, from string) {
-	if f.log.SetEpoch(w.ctx, from, f.epoch) != nil {
-		w.changes.endFollower(w, f)
-	}
-}
-
-// published is what the follower sends of a change: keys always, and rows of lists of its description.
-func (f *follower) published(c *changefeed.Change) *changefeed.Change {
-	if f.follows {
-		return c
-	}
-	own := *c
-	own.Touched = nil
-	for _, t := range c.Touched {
-		if t.List == nil {
-			own.Touched = append(own.Touched, t)
+// Drop drops the slot.
+func (h *holder) Drop(ctx context.Context) error {
+	return h.ask(ctx, "drops the slot", func(w *World) {
+		if w.changes.slot == h {
+			w.changes.loseSlot(w)
 		}
-	}
-	return &own
-}
-
-// beat queues the heartbeat. The next one begins when it is acknowledged.
-func (f *follower) beat(w *World) {
-	h := f.pending
-	s, _ := changefeed.ParseSnapshot(h.Snapshot)
-	f.unsettled = slices.DeleteFunc(f.unsettled, func(x *transaction) bool { return s.Sees(x.xid) })
-	to := h.LSN
-	for _, x := range f.unsettled {
-		c := f.published(&x.change)
-		if len(c.Touched) > 0 {
-			h.Unsettled = append(h.Unsettled, c.Unnamed())
-		}
-		to = min(to, x.lsn-1)
-	}
-	f.queue(changefeed.Entry{Heartbeat: h})
-	f.sent, f.pending = len(f.waiting), nil
-	if w.changes.slot == f {
-		w.changes.confirmed = max(w.changes.confirmed, f.confirms)
-	}
-	f.confirms = to
+	})
 }
 
 // failOver makes another server the fleet's: a new one, or the mirror, with the sessions of those who read from it.
@@ -275,42 +341,36 @@ func (c *changes) failOver(w *World) {
 // accidents are what may happen to followers and to Redis.
 func (c *changes) accidents(w *World) {
 	switch {
+	case c.slot != nil && w.Happens(followerPauses, 500):
+		c.slot.pause(ticks(2 * boundTicks))
 	case c.slot != nil && w.Happens(FollowerDies, 1500):
 		w.Tracef("the follower dies")
-		c.endFollower(w, c.slot)
+		c.kill(c.slot)
 		c.takenAt = w.in(2 * boundTicks)
 	case c.slot != nil && w.Happens(followerIsOvertaken, 3000):
 		w.Tracef("the follower is overtaken")
-		c.slot.pausedTo = w.in(2 * boundTicks)
+		c.slot.pause(ticks(2 * boundTicks))
 		c.slot, c.takenAt = nil, w.in(boundTicks)
 	case c.slot != nil && w.Happens(SlotIsLost, 4000):
 		c.loseSlot(w)
 	case c.slot != nil && (w.Happens(followsAnotherList, 4000) || c.another && w.Chance(300)):
-		c.endFollower(w, c.slot)
+		c.kill(c.slot)
 		c.another, c.takenAt = !c.another, w.in(boundTicks/2)
 		w.Tracef("the next follower lacks the list: %t", c.another)
 	case c.slot != nil && w.Happens(trimmed, 300): // perhaps under a node that is behind
-		n, kept := c.server.Trim(w.followed.LogPrefix()+"log:"+c.slot.epoch, func(of int) int { return w.r.IntN(of + 1) })
+		n, kept := c.server.Trim(w.followed.LogPrefix()+"log:"+c.epoch(w), func(of int) int { return w.r.IntN(of + 1) })
 		w.Tracef("%s trims %d entries and keeps %d", c.server.Name, n, kept)
 	case w.Happens(RedisLosesAll, 2500):
 		c.lose(w)
 	case w.Happens(redisFailsOver, 2500):
 		c.failOver(w)
-		for _, f := range c.followers {
-			if w.Chance(4) { // else it finds the new master later
-				c.endFollower(w, f)
-			}
+		if c.slot != nil && w.Chance(4) { // else it finds the new master later
+			c.kill(c.slot)
 		}
 	case w.Happens(mirrorLags, 5):
 		c.mirror.Follow(c.server, w.few())
 	case w.Happens(dumps, 500):
 		c.dump = c.server.Fork("dump", 0)
-	}
-	for i := len(c.late) - 1; i >= 0; i-- {
-		if w.Chance(3) {
-			c.late[i]()
-			c.late = slices.Delete(c.late, i, i+1)
-		}
 	}
 }
 

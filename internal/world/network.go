@@ -32,6 +32,7 @@ type Call struct {
 	Of      any              // its sender's
 	Decide  func(m *Message) // decides about a message that is this call alone
 	message *Message
+	ctx     context.Context // of who waits for its answer; nil = nobody does
 	over    chan struct{}
 }
 
@@ -99,11 +100,8 @@ func NewNetwork(d *Dice) *Network { return &Network{dice: d, woken: make(chan st
 
 // Send sends a call, and waits for its answer, at most until ctx ends. After an error it may have been executed, or be so later.
 func (n *Network) Send(ctx context.Context, c *Call) error {
-	c.over = make(chan struct{})
-	n.mu.Lock()
-	n.sent = append(n.sent, c)
-	n.mu.Unlock()
-	n.Wake()
+	c.ctx = ctx
+	n.Post(c)
 	select {
 	case <-c.over:
 		return c.message.err
@@ -112,11 +110,21 @@ func (n *Network) Send(ctx context.Context, c *Call) error {
 	}
 }
 
-// Take returns what was sent since the last time.
+// Post sends a call whose answer nobody waits for.
+func (n *Network) Post(c *Call) {
+	c.over = make(chan struct{})
+	n.mu.Lock()
+	n.sent = append(n.sent, c)
+	n.mu.Unlock()
+	n.Wake()
+}
+
+// Take returns what was sent since the last time, without what somebody gave up, or whose node was killed, at the moment when it was sent.
 func (n *Network) Take() (sent []*Call) {
 	n.mu.Lock()
 	sent, n.sent = n.sent, nil
 	n.mu.Unlock()
+	sent = slices.DeleteFunc(sent, func(c *Call) bool { return c.ctx != nil && c.ctx.Err() != nil })
 	slices.SortFunc(sent, func(a, b *Call) int { return strings.Compare(a.Name, b.Name) })
 	return sent
 }

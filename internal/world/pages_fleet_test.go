@@ -46,10 +46,7 @@ func inPagesFleet(t *testing.T, size int, f func(w *run)) {
 		w.Calm()
 		w.until(w.isWhole)
 		f(w)
-		for _, n := range w.nodes {
-			n.stop()
-		}
-		w.running.Wait()
+		w.end()
 		if w.broken != "" {
 			t.Error(w.broken)
 		}

@@ -318,6 +318,29 @@ func (p *Postgres) commit(x *transaction) {
 	p.dice.Tracef("wal %d: xid %d, %d rows, says %d", x.lsn, x.xid, len(x.writes), x.says)
 }
 
+// emit puts a message into the WAL, and flushes that.
+func (p *Postgres) emit(touchesAll bool) {
+	next, xid := *p.logged(), p.useXID()
+	next.LSN = uint64(len(p.wal) + 1)
+	x := &transaction{xid: xid, lsn: next.LSN, visible: true, change: changefeed.Change{XID: xid, LSN: next.LSN}}
+	if touchesAll {
+		x.change.Touched = []changefeed.Touched{changefeed.AllRowsOf(nil), changefeed.AllRowsOf(p.List)}
+	}
+	p.wal, p.walStates = append(p.wal, x), append(p.walStates, next)
+	p.flushed = next.LSN
+	p.dice.Tracef("wal %d: a message, xid %d", x.lsn, xid)
+}
+
+// useXID uses up the number of a transaction.
+func (p *Postgres) useXID() uint64 {
+	p.nextXID++
+	p.completed = max(p.completed, p.nextXID-1)
+	return p.nextXID - 1
+}
+
+// catalog is the version of the catalog.
+func (p *Postgres) catalog() int { return 1 }
+
 // show makes a transaction visible.
 func (p *Postgres) show(x *transaction) {
 	next := *p.state()

@@ -15,12 +15,13 @@ import (
 type Access struct {
 	Client *redis.Client
 
-	ways   *ways
-	name   string
-	server *Redis
-	conns  map[int]*Redis // nil = it has ended
-	deafTo time.Time      // until then it gets nothing of the log
-	atOnce bool           // its calls are answered when they are made
+	ways     *ways
+	name     string
+	server   *Redis
+	conns    map[int]*Redis // nil = it has ended
+	deafTo   time.Time      // until then it gets nothing of the log
+	pausedTo time.Time      // until then it gets nothing
+	atOnce   bool           // its calls are answered when they are made
 }
 
 // sent is a call on its way.
@@ -146,6 +147,7 @@ func (s *sent) execute(m *Message) (again time.Duration) {
 	if s.stores() && d.now().Before(w.awake) {
 		s.server.Execute(&RedisCall{Commands: [][]string{{"del", s.Commands[0][1]}}})
 	}
+	m.Back = max(m.Back, s.access.pausedTo.Sub(d.now()))
 	if s.reads() {
 		w.damage(s)
 		if !d.reached(s.access.deafTo) && !d.calm {

@@ -15,7 +15,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -33,7 +32,6 @@ type World struct {
 	ctx      context.Context
 	followed *fleet.Followed // of those who write the log
 	lists    *list.Set
-	hurried  bool         // a node has asked for heartbeats
 	slept    atomic.Int64 // a time.Duration, which nodes read while machines sleep
 	Standby  bool         // may be asked
 }
@@ -59,7 +57,7 @@ func New(of *Play) *World {
 	w.ways.Network, w.ways.changes = NewNetwork(w.Dice), &w.changes
 	w.changes.server = NewRedis(serverName(0), w.now)
 	w.changes.mirror = w.changes.server.mirror("mirror")
-	w.changes.run, w.changes.needEpoch = w.Run, true
+	w.changes.run, w.changes.timeline, w.changes.fresh = w.Run, w.Timeline, true
 	return w
 }
 
@@ -72,11 +70,7 @@ func (w *World) Now() time.Time { return w.now() }
 func (w *World) Step() {
 	w.Cast()
 	w.step()
-	w.changes.take(w)
-	for _, f := range w.changes.followers {
-		f.follow(w)
-	}
-	w.changes.followers = slices.DeleteFunc(w.changes.followers, func(f *follower) bool { return f.ended })
+	w.changes.step(w)
 	w.changes.accidents(w)
 	w.move()
 	w.wake()
@@ -91,19 +85,22 @@ func (w *World) Calm() {
 	w.endAll()
 	c := &w.changes
 	if c.another && c.slot != nil {
-		c.endFollower(w, c.slot)
+		c.kill(c.slot)
 	}
 	c.another, c.takenAt = false, w.now()
-	for _, f := range c.followers {
-		f.pausedTo = time.Time{}
+	for _, h := range c.holders {
+		h.access.pausedTo = time.Time{}
 	}
 	w.Tracef("nothing happens any more")
 }
 
+// Close ends the followers.
+func (w *World) Close() { w.changes.close() }
+
 // Trim leaves few entries in the log.
 func (w *World) Trim() {
 	c := &w.changes
-	c.server.Trim(w.followed.LogPrefix()+"log:"+c.slot.epoch, func(of int) int { return max(0, of-16) })
+	c.server.Trim(w.followed.LogPrefix()+"log:"+c.epoch(w), func(of int) int { return max(0, of-16) })
 }
 
 // Sleep lets all machines sleep, while Postgres goes on.
@@ -112,6 +109,9 @@ func (w *World) Sleep(d time.Duration) {
 	w.slept.Add(int64(d / 8))
 	w.step()
 	w.slept.Add(int64(d - d/8))
+	if w.changes.slot != nil && d > 2*time.Second { // Postgres gives it up
+		w.changes.leave(w.changes.slot)
+	}
 	w.awake = w.now().Add(time.Second)
 	w.Tracef("the machines slept for %s", d)
 }

@@ -84,14 +84,20 @@ func inhabit(of world.Play) *run {
 	}
 	w.calmDown()
 	w.lived = w.Elapsed()
+	w.end()
+	return w
+}
+
+// end ends all that runs.
+func (w *run) end() {
 	for _, n := range w.nodes {
 		n.stop()
 	}
+	w.Close()
 	w.running.Wait()
 	if w.hasDoors {
 		time.Sleep(workersEnd)
 	}
-	return w
 }
 
 // start begins a node in place of another.

@@ -16,7 +16,7 @@ import (
 //go:embed catalog.sql
 var catalogSQL string
 
-// view is a snapshot of the primary, and the relations that pages are read from, as the same
+// View is a snapshot of the primary, and the relations that pages are read from, as the same
 // snapshot of the database's catalog has them.
 //
 // DDL such as ALTER TABLE and ATTACH PARTITION changes pages and is not in the
@@ -35,11 +35,11 @@ var catalogSQL string
 //
 // One case is missed: a table with rows that is attached and detached (or made
 // to inherit, and dropped) in two transactions, both between two heartbeats.
-type view struct {
-	at       pglogrepl.LSN // the end of the WAL, read after the snapshot was taken
-	snapshot changefeed.Snapshot
-	text     string  // the snapshot, as Postgres writes it
-	version  string  // of the catalog
+type View struct {
+	At       pglogrepl.LSN // the end of the WAL, read after the snapshot was taken
+	Snapshot changefeed.Snapshot
+	Text     string  // the snapshot, as Postgres writes it
+	Version  string  // of the catalog
 	catalog  catalog // empty if the version is the known one
 }
 
@@ -92,19 +92,24 @@ func followedOf(lists *list.Set) (f followed) {
 	return f
 }
 
-// readView takes a snapshot, then the position, in one statement: the commit
+// View takes a snapshot, then the position, in one statement: the commit
 // records of everything that the snapshot sees are before the position.
-func readView(ctx context.Context, p *primary, f followed, known string) (v view, err error) {
+func (p *primary) View(ctx context.Context, known string) (v View, err error) {
+	f := &p.tables
 	var relations, domains, bases []uint32
 	var tables []int // for each relation, the table that it is or belongs to
 	err = p.row(ctx, catalogSQL, known, PublicationName, f.schemas, f.names, f.enums)(
-		&v.at, &v.text, &v.version, &relations, &tables, &domains, &bases)
+		&v.At, &v.Text, &v.Version, &relations, &tables, &domains, &bases)
 	if err != nil {
 		return v, fmt.Errorf("take a snapshot: %w", err)
 	}
-	v.snapshot, err = changefeed.ParseSnapshot(v.text)
-	if err != nil || v.version == known {
+	v.Snapshot, err = changefeed.ParseSnapshot(v.Text)
+	if err != nil {
 		return v, err
+	}
+	p.decoder.reference = v.Snapshot.Xmax
+	if v.Version == known {
+		return v, nil
 	}
 	v.catalog = catalog{map[uint32][]*list.List{}, map[uint32]uint32{}}
 	for i, oid := range relations {

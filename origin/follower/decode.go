@@ -42,16 +42,16 @@ func (d *decoder) begin(xid uint32, described map[uint32]*relation) *openTransac
 		index: map[changefeed.Table]int{}, rowAt: map[rowKey]int{}, described: described}
 }
 
-// commit is a decoded transaction.
-type commit struct {
-	change   changefeed.Change
+// Commit is a decoded transaction.
+type Commit struct {
+	Change   changefeed.Change
+	Start    pglogrepl.LSN // of its commit record; a slot that is confirmed beyond it does not send it again
+	Unlisted bool          // it also changed a relation that the catalog did not list
 	decoded  time.Time     // when the term published it
-	start    pglogrepl.LSN // of its commit record; a slot that is confirmed beyond it does not send it again
-	unlisted bool          // it also changed a relation that the catalog did not list
 }
 
 // next decodes one message. done is the transaction that the message commits, or nil.
-func (d *decoder) next(data []byte) (done *commit, err error) {
+func (d *decoder) next(data []byte) (done *Commit, err error) {
 	message, err := pglogrepl.ParseV2(data, d.streaming)
 	if err != nil {
 		return nil, fmt.Errorf("decode: %w", err)
@@ -114,12 +114,12 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 }
 
 // commit ends the open transaction.
-func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
+func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *Commit {
 	t := d.openTransaction
 	c := t.change
 	c.LSN, c.CommittedAt = uint64(end), at.UnixMicro()
 	c.Touched = slices.DeleteFunc(c.Touched, func(p changefeed.Touched) bool { return !p.All && t.touchesAll(p.List) })
-	return &commit{change: c, start: start, unlisted: t.unlisted}
+	return &Commit{Change: c, Start: start, Unlisted: t.unlisted}
 }
 
 // setCatalog sets the catalog. The rows of open transactions were decoded with the
@@ -138,14 +138,6 @@ func (d *decoder) setCatalog(c catalog) {
 	for _, r := range d.relations {
 		clear(r.layouts)
 	}
-}
-
-// allRows says that each row of each list may have changed.
-func (d *decoder) allRows() (of []changefeed.Touched) {
-	for _, l := range d.lists {
-		of = append(of, changefeed.AllRowsOf(l))
-	}
-	return of
 }
 
 // touchAll counts all rows of all lists as changed by the transaction.

@@ -35,7 +35,7 @@ func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 		must2(d.next(m))
 	}
 	d.setCatalog(catalog{lists: map[uint32][]*list.List{laterOID: {listtest.Items}}})
-	if done := must2(d.next(commit)); done == nil || touched(done.change) != all {
+	if done := must2(d.next(commit)); done == nil || touched(done.Change) != all {
 		t.Errorf("%+v: its rows are not published", done)
 	}
 }
@@ -168,5 +168,5 @@ func must2[T any](v T, err error) T { must(err); return v }
 
 // Poll is what a poll of the slot leads to.
 func (f *Follower) Poll(unlimited bool) (temporary bool) {
-	return f.observe(slot{unlimited: unlimited})
+	return f.observe(Slot{unlimited: unlimited})
 }

@@ -76,6 +76,7 @@ type Options struct {
 	Slot        string               // persistent or temporary; any other: by max_slot_wal_keep_size
 	Silence     func() time.Duration // the time since this node last read a heartbeat
 	Logger      *slog.Logger
+	Random      func() string // ends the name of an epoch; nil = crypto/rand
 }
 
 // Follower follows while it holds the slot, and waits for it otherwise.
@@ -87,7 +88,7 @@ type Follower struct {
 	stats     Stats     // except HeartbeatAge; guarded by mu
 	heartbeat time.Time // when this node last published one; guarded by mu
 	incapable error     // ErrIncapable, with the reason; guarded by mu
-	slot      slot      // as last polled; guarded by mu
+	slot      Slot      // as last polled; guarded by mu
 }
 
 // New makes a follower that Run starts.
@@ -137,12 +138,13 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 		return err
 	}
 	defer p.close()
+	p.follow(f.options.Lists)
 	f.options.Followed.SetServer(p.server)
 	for fresh := false; ; {
 		if err := f.options.Followed.OldTimeline(); err != nil {
 			return err // the next connection may meet the new primary
 		}
-		s, err := p.slot(ctx)
+		s, err := p.Slot(ctx)
 		if err != nil {
 			return err
 		}
@@ -154,10 +156,10 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 		case !s.held && (temporary || !s.exists):
 			fresh, err = f.makeSlot(ctx, p, s, temporary)
 			if fresh && temporary {
-				return f.follow(ctx, p, true, true)
+				return f.Follow(ctx, p, true, true)
 			}
 		case !s.held:
-			return f.follow(ctx, p, false, fresh)
+			return f.Follow(ctx, p, false, fresh)
 		default:
 			fresh = false
 			f.update(func() { f.incapable = nil }) // another node follows; if it is frozen, Postgres ends its connection after senderTimeout
@@ -185,7 +187,7 @@ func isTemporary(setting string, unlimited bool) bool {
 
 // makeSlot makes the slot, unless this node has no log, which leaves it to others. Before a temporary slot it drops the
 // persistent one that is left, unless a node takes that meanwhile: then that node follows.
-func (f *Follower) makeSlot(ctx context.Context, p *primary, found slot, temporary bool) (made bool, err error) {
+func (f *Follower) makeSlot(ctx context.Context, p *primary, found Slot, temporary bool) (made bool, err error) {
 	if _, err := call(ctx, f.options.Log.Epoch); err != nil {
 		return false, err
 	}
@@ -222,30 +224,31 @@ func (f *Follower) waitPoll(ctx context.Context) error {
 	}
 }
 
-// follow takes the slot, or has made a temporary one, and begins a term. A slot that may not send all changes
+// Follow takes the slot, or has made a temporary one, and begins a term. A slot that may not send all changes
 // is dropped: a new one begins a new epoch. fresh says that the slot was just made.
-func (f *Follower) follow(ctx context.Context, p *primary, temporary, fresh bool) error {
-	v, err := readView(ctx, p, followedOf(f.options.Lists), "") // before the check, so that later changes of the catalog are noticed
+func (f *Follower) Follow(ctx context.Context, p Upstream, temporary, fresh bool) error {
+	v, err := p.View(ctx, "") // before the check, so that later changes of the catalog are noticed
 	if err != nil {
 		return err
 	}
-	if err := p.checkPrerequisites(ctx, f.options.Lists); errors.Is(err, errIncomplete) {
-		return errors.Join(err, p.dropSlot(ctx))
+	run, err := p.Check(ctx)
+	if errors.Is(err, errIncomplete) {
+		return errors.Join(err, p.Drop(ctx))
 	} else if err != nil {
 		return err
 	}
-	t := term{Follower: f, primary: p, temporary: temporary, tables: followedOf(f.options.Lists), decoder: newDecoder(f.options.Lists)}
+	t := term{Follower: f, primary: p, temporary: temporary, run: run}
 	t.setCatalog(v)
-	t.nameRows()
+	t.nameRows(run)
 	present, err := call(ctx, f.options.Log.Epoch) // a node without the log leaves the slot to others
 	if err != nil {
 		return err
 	}
-	err = p.replicate(ctx)
+	t.server, err = p.Replicate(ctx)
 	if err != nil {
 		return err
 	}
-	f.options.Followed.SetServer(p.server)
+	f.options.Followed.SetServer(t.server)
 	err = t.begin(ctx, present, fresh)
 	if err == nil {
 		f.update(func() {
@@ -258,15 +261,15 @@ func (f *Follower) follow(ctx context.Context, p *primary, temporary, fresh bool
 	if postgres.Code(err) == undefinedObject {
 		// A change was written while the publication was missing. In the WAL that
 		// the slot has to decode it is missing for ever.
-		if defect := p.checkPrerequisites(ctx, f.options.Lists); defect != nil {
+		_, defect := p.Check(ctx)
+		if defect != nil {
 			err = defect
 		}
 	} else if !errors.Is(err, errPublicationChanged) && !errors.Is(err, errIncomplete) {
 		return err
 	}
-	p.closeSender()
 	f.options.Logger.Warn("some changes may not have been published: making a new slot", "error", err)
-	return errors.Join(err, p.dropSlot(ctx))
+	return errors.Join(err, p.Drop(ctx))
 }
 
 // kindOf names the kind of a slot.
@@ -310,7 +313,7 @@ func (f *Follower) Making() string {
 }
 
 // observe records what a poll of the slot found, and says whether the slot is to be temporary.
-func (f *Follower) observe(s slot) (temporary bool) {
+func (f *Follower) observe(s Slot) (temporary bool) {
 	f.update(func() { f.slot, f.stats.Retained = s, s.retained })
 	return isTemporary(f.options.Slot, s.unlimited)
 }

@@ -51,13 +51,15 @@ const (
 
 // primary is an ordinary connection to the primary, and what was read there.
 type primary struct {
-	conn              *pgx.Conn
-	sender            *pgconn.PgConn // the replication connection, with which a temporary slot ends; nil = not opened yet
-	slotName          string
-	server            fleet.Server
-	checkpointerStart string // changes with each crash, unlike server.StartedAt (checkPrerequisites)
-	published         string // changes with the publication's definition (checkPrerequisites)
-	publication       Publication
+	conn     *pgx.Conn
+	sender   *pgconn.PgConn // the replication connection, with which a temporary slot ends; nil = not opened yet
+	slotName string
+	server   fleet.Server
+	run      Run // as last checked
+
+	lists   *list.Set // set by follow, like all below
+	tables  followed
+	decoder decoder
 }
 
 // errPooler: behind a pooler nothing can be followed. It has no replication
@@ -179,12 +181,12 @@ func Check(ctx context.Context, databaseURL string, lists *list.Set) error {
 }
 
 // checkSettings returns an error if the server's settings keep changes from being followed. It sets
-// checkpointerStart and published:
+// CheckpointerStart and Published of the run:
 //
-//   - checkpointerStart changes with a crash, after which transaction ids may be used again,
+//   - CheckpointerStart changes with a crash, after which transaction ids may be used again,
 //     a fail-over and a restore. It is when the checkpointer was started, if the user may see
 //     that (pg_read_all_stats), or else when the statistics began, which a crash discards.
-//   - published changes with the publication, and if the schema public is replaced: changes
+//   - Published changes with the publication, and if the schema public is replaced: changes
 //     that were written meanwhile may never be sent.
 func (p *primary) checkSettings(ctx context.Context) error {
 	var level, standbys, publishing string
@@ -214,7 +216,7 @@ func (p *primary) checkSettings(ctx context.Context) error {
 		// Commits would wait for the follower, which confirms seconds later.
 		return fmt.Errorf("%w: synchronous_standby_names is %s, which makes the follower a standby that commits wait for (name the standbys)", ErrIncapable, standbys)
 	}
-	p.checkpointerStart, p.published = *started, publishing
+	p.run.CheckpointerStart, p.run.Published = *started, publishing
 	return nil
 }
 
@@ -235,7 +237,7 @@ var errIncomplete = fmt.Errorf("%w: the publication %q", ErrIncapable, Publicati
 // It returns a defect only if it has found one three times in a row. The statement reads
 // some catalogs by its snapshot and others as they are now, so a partition that is
 // committed meanwhile seems to be missing. Trying again is safe: if the publication was
-// another one in between, published shows that.
+// another one in between, Published shows that.
 func (p *primary) checkPublication(ctx context.Context, lists *list.Set) error {
 	var defect, do string
 	for range 3 {
@@ -245,7 +247,7 @@ func (p *primary) checkPublication(ctx context.Context, lists *list.Set) error {
 		}
 		defect, do = publication.Defect()
 		if defect == "" {
-			p.publication = publication
+			p.run.publication = publication
 			return nil
 		}
 		select {
@@ -274,8 +276,8 @@ const (
 
 var errHeld = errors.New("another node took the slot")
 
-// slot is the state of the replication slot when it was last polled.
-type slot struct {
+// Slot is the state of the replication slot when it was last polled.
+type Slot struct {
 	exists    bool
 	held      bool   // by a node, or Postgres is still making it
 	making    bool   // Postgres is still making it
@@ -284,7 +286,8 @@ type slot struct {
 	unlimited bool   // it may be any amount, also while nobody holds the slot, if the slot is persistent
 }
 
-func (p *primary) slot(ctx context.Context) (s slot, err error) {
+// Slot implements Upstream.
+func (p *primary) Slot(ctx context.Context) (s Slot, err error) {
 	err = p.row(ctx, `SELECT slot_name IS NOT NULL, active_pid IS NOT NULL, coalesce(slot_name <> $1, false), coalesce(wal_status, '') = 'lost',
 			coalesce(greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0), 0)::bigint,
 			current_setting('max_slot_wal_keep_size') = '-1'
@@ -337,7 +340,7 @@ func CreateSlot(ctx context.Context, databaseURL, region string, lists *list.Set
 		return "", false, err
 	}
 	defer p.close()
-	s, err := p.slot(ctx)
+	s, err := p.Slot(ctx)
 	if err != nil || s.exists {
 		return p.slotName, false, err
 	}
@@ -400,11 +403,12 @@ func DropSlot(ctx context.Context, databaseURL, region string) (name string, dro
 	return p.slotName, dropped, err
 }
 
-// replicate starts streaming from the slot, which takes a persistent one. Errors: errHeld.
-func (p *primary) replicate(ctx context.Context) error {
+// Replicate implements Upstream.
+func (p *primary) Replicate(ctx context.Context) (fleet.Server, error) {
 	if p.sender == nil {
-		if err := p.openSender(ctx); err != nil {
-			return err
+		err := p.openSender(ctx)
+		if err != nil {
+			return p.server, err
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
@@ -413,11 +417,11 @@ func (p *primary) replicate(ctx context.Context) error {
 		"proto_version '2'", "streaming 'on'", "publication_names '" + PublicationName + "'", "messages 'true'"}})
 	switch {
 	case postgres.Code(err) == objectInUse:
-		return errHeld
+		return p.server, errHeld
 	case err != nil:
-		return fmt.Errorf("start replication: %w", err)
+		return p.server, fmt.Errorf("start replication: %w", err)
 	}
-	return nil
+	return p.server, nil
 }
 
 // openSender opens the replication connection, to the same server.

@@ -9,11 +9,10 @@ import (
 	"time"
 
 	"github.com/jackc/pglogrepl"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgproto3"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/fleet"
+	"listedge/internal/list"
 )
 
 const (
@@ -57,13 +56,13 @@ const (
 // snapshot was taken. So the log has every change before a heartbeat that sees it.
 type term struct {
 	*Follower
-	primary   *primary
-	decoder   decoder
+	primary   Upstream
+	server    fleet.Server
+	run       Run // of the server: the term ends with it
 	epoch     string
-	timeline  string // of the primary: its system and timeline
-	temporary bool   // the slot ends with this term
-	version   string // of the catalog that changes are decoded with
-	tables    followed
+	temporary bool         // the slot ends with this term
+	version   string       // of the catalog that changes are decoded with
+	unnamed   []*list.List // whose changes name no rows
 
 	last         changefeed.Position // of the newest published entry
 	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; zero = none
@@ -91,15 +90,14 @@ var errPublicationChanged = errors.New("the publication was changed")
 // begin publishes the start of the term: in the present epoch if the term continues that, else in a new
 // one. fresh: the slot was just made. No epoch has changes of two slots.
 func (t *term) begin(ctx context.Context, present string, fresh bool) error {
-	err := t.primary.row(ctx, `SELECT pg_current_xact_id()::text::int8, confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1`,
-		t.primary.slotName)(&t.decoder.reference, &t.confirmed)
+	xid, confirmed, err := t.primary.Begin(ctx)
 	if err != nil {
 		return fmt.Errorf("begin a term: %w", err)
 	}
-	t.timeline = t.primary.server.TimelineName()
-	next := fleet.EpochName{Identity: t.primary.server.Digest(), Timeline: t.primary.server.Timeline,
-		Instance:  fleet.Digest(t.timeline + " " + t.primary.checkpointerStart),
-		Published: fleet.Digest(t.primary.published), Random: rand.Text()[:8]}
+	t.confirmed = confirmed
+	next := fleet.EpochName{Identity: t.server.Digest(), Timeline: t.server.Timeline,
+		Instance:  fleet.Digest(t.server.TimelineName() + " " + t.run.CheckpointerStart),
+		Published: fleet.Digest(t.run.Published), Random: t.random()}
 	t.epoch = present
 	var previous changefeed.Position
 	continues := false
@@ -119,13 +117,21 @@ func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 	if !continues {
 		t.epoch, previous = next.String(), changefeed.Position{}
 	}
-	t.last = changefeed.Position{Term: t.decoder.reference}
+	t.last = changefeed.Position{Term: xid}
 	t.enqueue(changefeed.Entry{TermStart: &changefeed.TermStart{Previous: previous}})
 	if err := t.publish(ctx); err != nil {
 		return err
 	}
 	t.remember(ctx, t.confirmed)
 	return t.setEpoch(ctx, present)
+}
+
+// random returns what no other epoch's name ends with.
+func (t *term) random() string {
+	if t.options.Random != nil {
+		return t.options.Random()
+	}
+	return rand.Text()[:8]
 }
 
 // continues says whether the log of the present epoch reaches up to the LSN that
@@ -228,60 +234,21 @@ func (t *term) loop(ctx context.Context) error {
 
 // receive handles one message, or none until wake.
 func (t *term) receive(ctx context.Context, wake time.Time) error {
-	// A read deadline costs half as much for each row as a context with a deadline
-	// would. The end of ctx is noticed at wake.
-	err := t.primary.sender.Conn().SetReadDeadline(wake)
-	var message pgproto3.BackendMessage
-	if err == nil {
-		message, err = t.primary.sender.ReceiveMessage(context.Background())
-	}
+	m, err := t.primary.Receive(ctx, wake)
 	if err != nil {
-		if pgconn.Timeout(err) && ctx.Err() == nil {
-			return nil
-		}
-		return fmt.Errorf("receive: %w", err)
+		return err
 	}
-	switch m := message.(type) {
-	case *pgproto3.ErrorResponse:
-		return fmt.Errorf("receive: %w", pgconn.ErrorResponseToPgError(m))
-	case *pgproto3.CopyDone, *pgproto3.CommandComplete:
-		return errors.New("receive: the server ends the stream")
-	case *pgproto3.CopyData:
-		return t.handle(ctx, m.Data)
+	if c := m.Commit; c != nil {
+		if c.Unlisted && !t.snapshot.Sees(c.Change.XID) { // else a term that catches up would keep all of them until its next view
+			t.unlisted = append(t.unlisted, *c)
+		}
+		if len(c.Change.Touched) > 0 {
+			t.publishChange(*c)
+		}
 	}
-	return nil
-}
-
-func (t *term) handle(ctx context.Context, data []byte) error {
-	if len(data) == 0 {
-		return errors.New("receive: an empty message")
-	}
-	switch data[0] {
-	case pglogrepl.PrimaryKeepaliveMessageByteID:
-		k, err := pglogrepl.ParsePrimaryKeepaliveMessage(data[1:])
-		if err != nil {
-			return fmt.Errorf("receive: %w", err)
-		}
-		t.decoded = max(t.decoded, k.ServerWALEnd)
-		if k.ReplyRequested {
-			return t.reply(false)
-		}
-	case pglogrepl.XLogDataByteID:
-		x, err := pglogrepl.ParseXLogData(data[1:])
-		if err != nil {
-			return fmt.Errorf("receive: %w", err)
-		}
-		done, err := t.decoder.next(x.WALData)
-		if err != nil || done == nil {
-			return err
-		}
-		if done.unlisted && !t.snapshot.Sees(done.change.XID) { // else a term that catches up would keep all of them until its next view
-			t.unlisted = append(t.unlisted, *done)
-		}
-		if c := &done.change; len(c.Touched) > 0 {
-			t.publishChange(*done)
-		}
-		t.decoded = max(t.decoded, pglogrepl.LSN(done.change.LSN))
+	t.decoded = max(t.decoded, m.Position)
+	if m.ReplyRequested {
+		return t.reply(false)
 	}
 	return nil
 }
@@ -289,10 +256,10 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 // publishChange publishes a commit. While the commit is unsettled, each heartbeat repeats it,
 // and says only which lists it touches: only nodes that have just joined read that, and
 // heartbeats stay small. To invalidate too much is safe.
-func (t *term) publishChange(c commit) {
-	published := c.change
+func (t *term) publishChange(c Commit) {
+	published := c.Change
 	t.enqueue(changefeed.Entry{Change: &published})
-	c.change, c.decoded = c.change.Unnamed(), time.Now()
+	c.Change, c.decoded = c.Change.Unnamed(), time.Now()
 	t.unsettled = append(t.unsettled, c)
 }
 
@@ -318,11 +285,11 @@ func (t *term) nextSnapshot(at time.Time) time.Time {
 }
 
 // unsettled are commits that no snapshot has seen yet, in the order of their records.
-type unsettled []commit
+type unsettled []Commit
 
 // settle drops the commits that the snapshot sees.
 func (u *unsettled) settle(snapshot changefeed.Snapshot) {
-	*u = slices.DeleteFunc(*u, func(c commit) bool { return snapshot.Sees(c.change.XID) })
+	*u = slices.DeleteFunc(*u, func(c Commit) bool { return snapshot.Sees(c.Change.XID) })
 }
 
 // prepareHeartbeat takes the snapshot of the next heartbeat. It reads the last acknowledged position of
@@ -331,14 +298,17 @@ func (u *unsettled) settle(snapshot changefeed.Snapshot) {
 // the message about it: nodes apply that at the heartbeat that sees the change.
 func (t *term) prepareHeartbeat(ctx context.Context) error {
 	after := t.acknowledged
-	v, err := readView(ctx, t.primary, t.tables, t.version)
+	v, err := t.primary.View(ctx, t.version)
 	if err != nil {
 		return err
 	}
-	t.unlisted.settle(v.snapshot)
-	if v.version != t.version {
+	t.unlisted.settle(v.Snapshot)
+	if v.Version != t.version {
 		for _, c := range t.unlisted { // each of them may touch anything
-			c.change.Touched = t.decoder.allRows()
+			c.Change.Touched = []changefeed.Touched{changefeed.AllRowsOf(nil)}
+			for _, l := range t.options.Lists.Lists {
+				c.Change.Touched = append(c.Change.Touched, changefeed.AllRowsOf(l))
+			}
 			t.publishChange(c)
 		}
 		if err := t.announceSchemaChange(ctx, v); err != nil {
@@ -346,28 +316,28 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 		}
 		return t.prepareHeartbeat(ctx)
 	}
-	t.pending = &changefeed.Heartbeat{LSN: uint64(v.at), Snapshot: v.text, Timeline: t.timeline, StartedAt: t.primary.server.StartedAt,
+	t.pending = &changefeed.Heartbeat{LSN: uint64(v.At), Snapshot: v.Text, Timeline: t.server.TimelineName(), StartedAt: t.server.StartedAt,
 		Catalog: t.version, Followed: t.options.Lists.Lists, After: after}
-	t.snapshot, t.preparedAt, t.flushed = v.snapshot, time.Now(), false
-	t.update(func() { t.stats.Lag = uint64(max(v.at, t.decoded) - t.decoded) })
+	t.snapshot, t.preparedAt, t.flushed = v.Snapshot, time.Now(), false
+	t.update(func() { t.stats.Lag = uint64(max(v.At, t.decoded) - t.decoded) })
 	return nil
 }
 
 // announceSchemaChange writes the message that touches everything, if the prerequisites still hold.
-func (t *term) announceSchemaChange(ctx context.Context, v view) error {
+func (t *term) announceSchemaChange(ctx context.Context, v View) error {
 	if err := t.checkPrerequisites(ctx); err != nil {
 		return err
 	}
-	if err := t.primary.row(ctx, `SELECT pg_logical_emit_message(true, $1, $2)`, MessagePrefix, schemaChanged)(nil); err != nil {
+	if err := t.primary.Emit(ctx, MessagePrefix, schemaChanged); err != nil {
 		return fmt.Errorf("announce a change of the schema: %w", err)
 	}
 	t.setCatalog(v)
 	return nil
 }
 
-func (t *term) setCatalog(v view) {
-	t.version = v.version
-	t.decoder.setCatalog(v.catalog)
+func (t *term) setCatalog(v View) {
+	t.version = v.Version
+	t.primary.Use(v)
 }
 
 // flush makes the primary flush its WAL, by a record: the walsender sends only flushed WAL, and records that
@@ -375,7 +345,7 @@ func (t *term) setCatalog(v view) {
 // helps if the insert position is just after a page header: none ends there, so it would never be reported.
 func (t *term) flush(ctx context.Context) error {
 	t.flushed = true
-	if err := t.primary.row(ctx, `SELECT pg_logical_emit_message(true, 'listedge flush', '')`)(nil); err != nil {
+	if err := t.primary.Emit(ctx, "listedge flush", ""); err != nil {
 		return fmt.Errorf("flush: %w", err)
 	}
 	return nil
@@ -387,9 +357,8 @@ func (t *term) sendHeartbeat(ctx context.Context) error {
 	t.pending = nil
 	t.unsettled.settle(t.snapshot)
 	for _, c := range t.unsettled {
-		h.Unsettled = append(h.Unsettled, c.change)
+		h.Unsettled = append(h.Unsettled, c.Change)
 	}
-	t.decoder.reference = t.snapshot.Xmax
 	t.enqueue(changefeed.Entry{Heartbeat: h})
 	if err := t.publish(ctx); err != nil {
 		return err
@@ -464,7 +433,7 @@ func (t *term) upkeep(ctx context.Context) error {
 	if err := t.checkPrerequisites(ctx); err != nil {
 		return err
 	}
-	s, err := t.primary.slot(ctx)
+	s, err := t.primary.Slot(ctx)
 	if err != nil {
 		return err
 	}
@@ -480,26 +449,26 @@ func (t *term) upkeep(ctx context.Context) error {
 // checkPrerequisites says whether the term may go on: the prerequisites hold, for
 // the same run of the server and the same publication.
 func (t *term) checkPrerequisites(ctx context.Context) error {
-	checkpointer, published := t.primary.checkpointerStart, t.primary.published
-	if err := t.primary.checkPrerequisites(ctx, t.options.Lists); err != nil {
+	run, err := t.primary.Check(ctx)
+	if err != nil {
 		return err
 	}
-	if t.primary.checkpointerStart != checkpointer || t.primary.published != published {
+	if run.CheckpointerStart != t.run.CheckpointerStart || run.Published != t.run.Published {
 		return errors.New("the server was restarted, or the publication changed")
 	}
-	t.nameRows()
+	t.nameRows(run)
 	return nil
 }
 
 // nameRows makes changes name their rows, in the lists whose publication permits it. A dropped index is
 // noticed up to upkeepEvery late: meanwhile a transaction could change two rows of the same key.
-func (t *term) nameRows() {
-	unnamed := t.primary.publication.unnamed()
-	reason, remedy := t.primary.publication.RowsUnnamed()
-	if reason != "" && !slices.Equal(unnamed, t.decoder.rowsUnnamed) {
+func (t *term) nameRows(run Run) {
+	unnamed := run.publication.unnamed()
+	reason, remedy := run.publication.RowsUnnamed()
+	if reason != "" && !slices.Equal(unnamed, t.unnamed) {
 		t.options.Logger.Warn("the publication "+reason, "do", remedy)
 	}
-	t.decoder.rowsUnnamed = unnamed
+	t.unnamed = unnamed
 }
 
 // reply sends the walsender a status update with the confirmed LSN, which never moves back.
@@ -507,13 +476,9 @@ func (t *term) nameRows() {
 func (t *term) reply(requestReply bool) error {
 	t.replied = time.Now()
 	t.confirmed = max(t.confirmed, t.history.confirmable(t.replied, t.unsettled, t.unlisted))
-	err := pglogrepl.SendStandbyStatusUpdate(context.Background(), t.primary.sender, pglogrepl.StandbyStatusUpdate{
+	return t.primary.Reply(pglogrepl.StandbyStatusUpdate{
 		WALWritePosition: max(t.decoded, t.confirmed), WALFlushPosition: t.confirmed, WALApplyPosition: t.confirmed, ReplyRequested: requestReply,
 	})
-	if err != nil {
-		return fmt.Errorf("confirm: %w", err)
-	}
-	return nil
 }
 
 // remember adds a milestone, and trims the log.
@@ -586,7 +551,7 @@ func (h history) confirmable(now time.Time, retained ...unsettled) (to pglogrepl
 	}
 	for _, u := range retained {
 		if len(u) > 0 {
-			to = min(to, u[0].start)
+			to = min(to, u[0].Start)
 		}
 	}
 	return to

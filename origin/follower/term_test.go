@@ -1,6 +1,7 @@
 package follower
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,13 +18,13 @@ import (
 // sent thirty times a second, and only nodes that have just joined read that.
 func TestHeartbeatsStaySmall(t *testing.T) {
 	term := term{Follower: New(Options{})}
-	term.publishChange(commit{change: changefeed.Change{XID: 7, LSN: 9, CommittedAt: 1, Touched: []changefeed.Touched{changefeed.AllRowsOf(nil),
+	term.publishChange(Commit{Change: changefeed.Change{XID: 7, LSN: 9, CommittedAt: 1, Touched: []changefeed.Touched{changefeed.AllRowsOf(nil),
 		{Table: changefeed.Table{List: listtest.Items, Tenant: listtest.ID(1)}, Rows: []list.Row{listtest.Item(2)}}}}})
 	published := term.waiting[0].Change
 	if len(published.Touched) != 2 || len(published.Touched[1].Rows) != 1 {
 		t.Errorf("published: %+v", published)
 	}
-	c := term.unsettled[0].change
+	c := term.unsettled[0].Change
 	if text := touched(c); c.XID != 7 || c.LSN != 9 || text != "whole:items whole:keys" || c.CommittedAt != 0 {
 		t.Errorf("in a heartbeat: %+v", c)
 	}
@@ -165,10 +166,10 @@ func TestTheWALOfUnsettledCommitsIsKept(t *testing.T) {
 		want                pglogrepl.LSN
 	}{
 		"of none":                     {nil, nil, 100},
-		"of a list's":                 {unsettled{{start: 50}, {start: 60}}, nil, 50},
-		"of another table's":          {nil, unsettled{{start: 40}}, 40},
-		"of both":                     {unsettled{{start: 50}}, unsettled{{start: 70}}, 50},
-		"of one that came afterwards": {unsettled{{start: 200}}, unsettled{{start: 200}}, 100},
+		"of a list's":                 {unsettled{{Start: 50}, {Start: 60}}, nil, 50},
+		"of another table's":          {nil, unsettled{{Start: 40}}, 40},
+		"of both":                     {unsettled{{Start: 50}}, unsettled{{Start: 70}}, 50},
+		"of one that came afterwards": {unsettled{{Start: 200}}, unsettled{{Start: 200}}, 100},
 	} {
 		t.Run(name, func(t *testing.T) {
 			to := h.confirmable(now, c.unsettled, c.unlisted)
@@ -241,14 +242,20 @@ func waitWithHeartbeats(t *testing.T, stopsAfter time.Duration) (waited time.Dur
 // With a publication FOR ALL TABLES most commits are of other tables. A term that catches up
 // decodes any number of them between two views, and the first of these has seen them.
 func TestCommitsThatAViewHasSeenAreNotKept(t *testing.T) {
-	term := term{Follower: New(Options{}), decoder: newDecoder(list.BuiltIn()), snapshot: changefeed.Snapshot{Xmin: 8, Xmax: 8}}
-	for want, xid := range []uint32{7, 8} {
-		messages, commit := transaction(xid)
-		for _, m := range append(messages[:], commit) {
-			must(term.handle(t.Context(), append(append([]byte{'w'}, make([]byte, 24)...), m...)))
-		}
+	for want, xid := range []uint64{7, 8} {
+		received := Received{Commit: &Commit{Change: changefeed.Change{XID: xid}, Unlisted: true}}
+		term := term{Follower: New(Options{}), primary: primaryOf{sends: received}, snapshot: changefeed.Snapshot{Xmin: 8, Xmax: 8}}
+		must(term.receive(t.Context(), time.Time{}))
 		if n := len(term.unlisted); n != want {
 			t.Errorf("%d commits are kept after that of transaction %d", n, xid)
 		}
 	}
 }
+
+// primaryOf sends one message again and again.
+type primaryOf struct {
+	Upstream
+	sends Received
+}
+
+func (p primaryOf) Receive(context.Context, time.Time) (Received, error) { return p.sends, nil }

@@ -276,7 +276,7 @@ var mutations = []struct {
 			replaced("origin/follower: decoder.setCatalog", "append(slices.Collect(maps.Values(d.streamed)), d.openTransaction",
 				"slices.Collect(maps.Values(d.streamed)")},
 		{"heartbeats say all of what waits", "TestHeartbeatsStaySmall",
-			replaced("origin/follower: term.publishChange", "c.change.Unnamed()", "c.change")},
+			replaced("origin/follower: term.publishChange", "c.Change.Unnamed()", "c.Change")},
 		{"an inactive row is listed", "TestWhatChangesSay",
 			never("origin/follower: layout.row", "!live")},
 		{"what is equal is not low", "TestWhatChangesSay",
