@@ -72,8 +72,9 @@ type Cache struct {
 
 const (
 	// staleWait is how long a request that could be served a stale entry waits for
-	// a fresh one. Its API key may have waited 0.2 s before: a second in all.
+	// a fresh one. Before, it may have waited for its API key: staleBy is when it has the stale entry.
 	staleWait = 800 * time.Millisecond
+	staleBy   = time.Second
 	// fillPause is how long a stale entry is served at once after its fill failed or
 	// took longer than staleWait. Then a request waits for a fill again.
 	fillPause = time.Second
@@ -219,10 +220,10 @@ func (c *Cache) cut(q *page.Query, of replica.Key, old *Entry, now time.Duration
 	return e
 }
 
-// Forward finds the entry of a query that Hit did not have. It does not keep the query. It calls
+// Forward finds the entry of a query that Hit did not have, for a request that began then. It does not keep the query. It calls
 // queried after each statement, which may be after it has returned. The error is the origin's own,
 // or ErrFillTimeout.
-func (c *Cache) Forward(q *page.Query, queried func()) (Result, error) {
+func (c *Cache) Forward(q *page.Query, began time.Time, queried func()) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
 	}
@@ -234,7 +235,7 @@ func (c *Cache) Forward(q *page.Query, queried func()) (Result, error) {
 	}
 	missed, old, wait := c.missed(s), r.Entry, c.options.FillTimeout+redisBudget
 	if old != nil && c.remaining(old) > staleWait {
-		wait = min(wait, staleWait)
+		wait = min(wait, staleWait, max(0, staleBy-time.Since(began)))
 	}
 	l, arrived := newLookup(c, q, queried), c.clock.Now()
 	r, err := l.await("", old, wait, l.find, func(e *Entry) bool { return e.ReadAt < arrived && c.judge(e, c.clock.Now()) != fresh })

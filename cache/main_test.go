@@ -254,7 +254,7 @@ func fails(err error) origin {
 // ask is a Forward, which reads from there.
 func ask(c *opened, q *page.Query, from origin) (cache.Result, error) {
 	c.origins.set(q, from)
-	return c.Forward(q, func() {})
+	return c.Forward(q, time.Now(), func() {})
 }
 
 // bypass is a Bypass.

@@ -108,7 +108,7 @@ func fillWith(t testing.TB, pages *cache.Cache, q page.Query, row string) *cache
 func fillWithRows(t testing.TB, pages *cache.Cache, q page.Query, rows ...list.Row) *cache.Entry {
 	t.Helper()
 	theRead.Store(&page.Read{Rows: rows, End: true})
-	return must(pages.Forward(&q, func() {})).Entry
+	return must(pages.Forward(&q, time.Now(), func() {})).Entry
 }
 
 // rowOf returns a row that is shown as the text, which need not be JSON. It replaces the text of another

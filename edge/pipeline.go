@@ -298,7 +298,7 @@ func (x *exchange) fill(asked *request, found cache.Result) (cache.Result, *fail
 		case noCache:
 			found, err = pages.Bypass(&asked.Query, usage.Queried)
 		default:
-			found, err = pages.Forward(&asked.Query, usage.Queried)
+			found, err = pages.Forward(&asked.Query, x.began, usage.Queried)
 		}
 		x.endPhase(phaseForward)
 		if err != nil {

@@ -300,6 +300,11 @@ func TestAPostgresThatHangs(t *testing.T) {
 		time.Sleep(400 * time.Millisecond)
 		expect(t, "once it goes on", n.page(3), 200, "uri-miss", 0)
 		expect(t, "the page that was stale", n.page(1), 200, "", 0)
+		time.Sleep(10 * time.Second)
+		goOn = s.postgres.hang()
+		time.Sleep(time.Second)
+		expect(t, "a page that is known, with a key that was not used for long", n.page(1), 200, "stale", time.Second)
+		goOn()
 		n.end()
 	})
 }

@@ -165,7 +165,7 @@ func (a *ask) send() (err error) {
 	default:
 		r, ok = p.Hit(&a.q, time.Now())
 		if !ok {
-			r, err = p.Forward(&a.q, queried)
+			r, err = p.Forward(&a.q, time.Now(), queried)
 		}
 	}
 	if err == nil {
