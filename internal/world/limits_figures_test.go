@@ -4,6 +4,7 @@ package world_test
 
 import (
 	"fmt"
+	"math"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -118,6 +119,8 @@ func figures() (all []figure) {
 			"Redis hangs for 2 s, 90 %% of the rate, a burst of %g s: refused meanwhile, %%", h.seconds)
 		all[len(all)-1].up = 3
 	}
+	// When Redis is back, a node may use up what another one has admitted and not yet debited.
+	add(1, .5, of(50, 100), (*scene).quotaInTrouble, "a quota that is lowered, raised and used up while Redis hangs: admitted too many or too few, %%")
 	for _, k := range []struct {
 		name string
 		shape
@@ -445,6 +448,45 @@ func (s *scene) hangUnderAPacedClient() float64 {
 	s.After(20*time.Second+time.Duration(s.Rand().Int64N(1e9)), func() { s.hang(hang) })
 	s.traffic(paced, 30*time.Second)
 	return 100 * float64(s.refused) / (hang.Seconds() * .9 * s.perSecond())
+}
+
+// quotaInTrouble has a flood on a quota, also while nothing is left of it by another number, with Redis and without it, while Redis hangs, at
+// first on one node, and on nodes that join when it is used up and Redis is slow. It returns by how much what was admitted differs from the quota.
+func (s *scene) quotaInTrouble() float64 {
+	const tokens = 1000
+	s.quota.most = 10 * tokens // what is above is the figure
+	set := func(tokens int64) {
+		s.client.tokens = tokens
+		for _, n := range s.nodes {
+			n.of(s.client).tokens = tokens
+			n.apply(s.client)
+		}
+	}
+	above := int64(0)
+	lower := func() {
+		before := s.admitted
+		set(tokens / 4)
+		s.traffic(steady(3), 2*time.Second)
+		set(tokens)
+		above += s.admitted - before
+	}
+	set(tokens)
+	s.traffic(steady(3), 12*time.Second)
+	lower()
+	for s.admitted < tokens*9/10 && s.since() < time.Minute {
+		s.traffic(steady(3), time.Second)
+	}
+	s.run(30 * time.Second) // what was held goes back
+	s.hang(30 * time.Second)
+	s.traffic(func(s *scene) (time.Duration, *limited) { return s.gap(3), s.nodes[0] }, 20*time.Second)
+	lower()
+	s.traffic(steady(3), 20*time.Second)
+	for _, ms := range []time.Duration{30, 110, 180} {
+		s.far(ms * time.Millisecond).start(fmt.Sprint("after ", ms))
+		s.run(3 * time.Second)
+		s.traffic(steady(3), 10*time.Second)
+	}
+	return 100 * (float64(above) + math.Abs(float64(s.admitted-tokens))) / tokens
 }
 
 // shownTooHigh is the part of the requests whose answer says that more are left than may be had at that moment.
