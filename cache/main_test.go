@@ -131,11 +131,7 @@ func closeCache(t testing.TB, c *opened) {
 	}
 }
 
-// eventually waits until the condition is true.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	sandboxtest.Within(t, patient, what, ok)
-}
+var eventually = sandboxtest.Eventually
 
 // opened is a cache of which each request says what the database answers it.
 type opened struct {

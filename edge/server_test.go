@@ -4,7 +4,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -18,11 +17,7 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2") /* ends by itself within 10 s */)
 }
 
-// eventually waits until the condition is true.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	sandboxtest.Within(t, time.Minute, what, ok)
-}
+var eventually = sandboxtest.Eventually
 
 func scrape(t *testing.T, s *metrics.Registry) string {
 	t.Helper()

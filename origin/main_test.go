@@ -44,11 +44,7 @@ func openOrigin(t testing.TB, url string) *Origin {
 	return New(openDatabase(t, postgres.Options{URL: url}), list.BuiltIn(), nil)
 }
 
-// eventually waits for what something else is about to bring.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	sandboxtest.Within(t, patience, what, ok)
-}
+var eventually = sandboxtest.Eventually
 
 // number is a UUID that sorts as n does.
 func number(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012x", n) }

@@ -38,8 +38,4 @@ func pages(db *postgres.Database) Reader { return origin.New(db, list.BuiltIn(),
 
 func readiness(db *postgres.Database) *Readiness { return NewReadiness(db, list.BuiltIn(), pages(db)) }
 
-// eventually waits for what something else is about to bring.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	sandboxtest.Within(t, patience, what, ok)
-}
+var eventually = sandboxtest.Eventually

@@ -79,6 +79,12 @@ func startPostgres(t testing.TB, o sandbox.PostgresOptions) *sandbox.Postgres {
 	return p
 }
 
+// Eventually waits for what something else is about to bring.
+func Eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	Within(t, 5*time.Minute, what, ok)
+}
+
 // Within calls ok until it returns true. It fails the test if that takes longer than
 // limit. It sleeps four times as long as ok took, and longer the longer it has waited, but at most
 // a second, so that the code it waits for, and tests beside it, get most of the processor.
