@@ -85,6 +85,10 @@ const (
 	// Of the doors of nodes.
 	Drains
 	HangsUp // a client
+
+	// Also of keys.
+	Mistypes // a client: what it sends is no key
+	Floods   // a client sends keys that it makes up
 	kinds
 )
 
@@ -95,7 +99,7 @@ var kindNames = [kinds]string{"begins", "rolls back", "unnamed", "changes keys",
 	"restarts", "clock steps", "sleeps", "stores", "verifies", "tracks", "gives up", "goes back",
 	"uses", "looks in vain", "crashes", "freezes", "leaps", "cuts off", "deafens", "joins", "leaves", "loses messages",
 	"Redis hangs", "Redis slows down", "clock of Redis steps", "Redis loses limits", "changes a policy", "changes a quota", "changes the load",
-	"drains", "hangs up"}
+	"drains", "hangs up", "mistypes", "floods"}
 
 func (k Kind) String() string { return kindNames[k] }
 

@@ -19,7 +19,10 @@ var (
 	scheduled   = promise{"Keys", "So does a key with a revocation or suspension to come."}
 	otherKeys   = promise{"Keys", "All other known keys stay valid."}
 	wrongServer = promise{"Keys", "If a node knows of a change of the key and reaches only a server that is not the primary, requests with it get 503"}
-	ofKeys      = []promise{revocation, keyWorks, changedKey, scheduled, otherKeys, wrongServer}
+	ofOthers    = promise{"Keys", "A valid key is never refused because of the failures of others"}
+	costs       = promise{"Keys", "A known key that does not change costs no statement while the node follows changes, unless"}
+	madeUpKeys  = promise{"Keys", "Made-up ones cost a node at most 50 at once, and 50 a second."}
+	ofKeys      = []promise{ofOthers, costs, madeUpKeys, revocation, keyWorks, changedKey, scheduled, otherKeys, wrongServer}
 )
 
 // judgeKey judges what a key was answered.
@@ -40,6 +43,10 @@ func (w *run) judgeKey(u *use) {
 	case errors.Is(u.err, apikey.ErrUnknown), errors.Is(u.err, apikey.ErrMalformed):
 		w.counts["unknown keys"]++
 		k.good[u.n] = good{}
+		if e := k.entries[u.n]; e != nil && errors.Is(u.err, apikey.ErrUnknown) && k.Label(e.Key.ID) == e.Key.Label {
+			w.breaks(revocation, "%s keeps version %s of key %d, which it does not know any more", u.node, e.Key.Label.Name, u.n)
+		}
+		k.entries[u.n] = nil
 		if !w.lacked(u) {
 			w.breaks(keyWorks, "%s does not know key %d: %v", u.node, u.n, u.err)
 		}
@@ -55,6 +62,10 @@ func (w *run) judgeKey(u *use) {
 func (w *run) judgeAccepted(u *use) {
 	k, key := u.node.keys, u.entry.Key
 	waited, failed := k.trouble(u)
+	took := u.ended.Sub(u.arrived)
+	if !waited && !failed && took > 3*quick && k.stepped.Before(u.arrived) {
+		w.breaks(ofOthers, "key %d waits %s at %s, where all look-ups are quick", u.n, took, u.node)
+	}
 	oldest, bound := u.arrived.Add(-keyBound), keyBound
 	switch {
 	case failed:
@@ -66,6 +77,7 @@ func (w *run) judgeAccepted(u *use) {
 		w.breaks(revocation, "the entry of key %d at %s has the value of version %d, and is version %d", u.n, u.node, u.entry.Value, key.Limit.Version)
 	}
 	until, was := w.wasKey(u.n, key, u.ended)
+	k.entries[u.n] = u.entry
 	if k.isOld(u, oldest) {
 		k.good[u.n] = good{}
 		return
@@ -107,7 +119,7 @@ func (w *run) judgeAccepted(u *use) {
 func (w *run) judgeUnavailable(u *use) {
 	k := u.node.keys
 	waited, failed := k.trouble(u)
-	if u.n >= world.Keys-world.Forms && u.arrived.Sub(k.noForms) < keyBound {
+	if u.n >= world.Keys-world.Forms && k.formsAt.IsZero() && u.arrived.Sub(k.noForms) < keyBound {
 		return
 	}
 	if !failed && !(waited && w.lacked(u)) {
@@ -236,4 +248,70 @@ func (k *nodeKeys) upSince(now time.Time) (up time.Time, young bool) {
 // follows says whether a proof that was read before was young then.
 func (k *nodeKeys) follows(read, then time.Time) bool {
 	return slices.ContainsFunc(k.beats, func(b proven) bool { return !b.at.After(read) && then.Sub(b.moment) < keyBound })
+}
+
+// proves says whether what was read of a server at a moment is proven to be so still: nothing that the node has read of keys
+// has changed since, and it has missed nothing.
+func (k *nodeKeys) proves(at time.Time, run string) bool {
+	now := k.run.Now()
+	if len(k.beats) == 0 || k.joins || at.IsZero() || !k.stepped.IsZero() && now.Sub(k.stepped) < 2*keyGrace {
+		return false
+	}
+	last := k.beats[len(k.beats)-1]
+	joined := slices.IndexFunc(k.beats, func(b proven) bool {
+		return !slices.ContainsFunc(k.resets, func(t time.Time) bool { return t.After(b.at) })
+	})
+	return joined >= 0 && last.run == run && now.Sub(last.moment) < refreshes-overlooked && k.beats[joined].at.Before(at) &&
+		!slices.ContainsFunc(k.touched, func(t touch) bool { return !t.at.Before(at) })
+}
+
+// judgeCost judges that a look-up is one of texts that may be keys, and not of what is known. run.mu is locked.
+func (k *nodeKeys) judgeCost(hashes []apikey.Hash, l *lookup) {
+	w := k.run
+	for _, hash := range hashes {
+		if !mayBeAsked[hash] {
+			w.breaks(whoGetsPages, "%s looks up what cannot be a key", k.node)
+		}
+	}
+	busy := slices.ContainsFunc(k.lookups, func(l *lookup) bool { return l.ended.IsZero() || w.Now().Sub(l.ended) < quick })
+	for _, n := range l.keys {
+		i := len(k.lookups) - 1
+		for i >= 0 && (k.lookups[i].err != nil || !slices.Contains(k.lookups[i].keys, n)) {
+			i--
+		}
+		if busy || i < 0 {
+			continue // a request may have waited for it since before it was known
+		}
+		known, ok := k.lookups[i].found[keyHashes[n]]
+		if ok && !known.Scheduled && k.proves(k.lookups[i].began, known.StartedAt.Value()) {
+			w.breaks(costs, "%s looks up key %d, which it knows since %s", k.node, n, w.Now().Sub(k.lookups[i].began))
+		}
+	}
+}
+
+// judgeForms judges that forms are read.
+func (k *nodeKeys) judgeForms() {
+	k.run.mu.Lock()
+	defer k.run.mu.Unlock()
+	w, since := k.run, k.run.Now().Sub(k.readForms)
+	switch {
+	case since < refreshes && k.stepped.Before(k.readForms):
+		w.breaks(costs, "%s reads the forms again after %s", k.node, since)
+	case k.proves(k.formsAt, k.formsOf):
+		w.breaks(costs, "%s reads the forms again after %s, and no key has changed", k.node, since)
+	}
+	k.readForms = w.Now()
+}
+
+// judgeFlood judges how often keys that were made up are looked up. run.mu is locked.
+func (k *nodeKeys) judgeFlood(hashes []apikey.Hash, l *lookup) {
+	ours, _ := apikey.HashOf(madeUpTexts[0])
+	if !slices.Contains(hashes, ours) {
+		return
+	}
+	k.madeUp = max(0, k.madeUp-madeUpRate*l.ended.Sub(k.madeUpAt).Seconds()) + 1
+	k.madeUpAt = l.ended
+	if k.madeUp > madeUpBurst+2 {
+		k.run.breaks(madeUpKeys, "keys that were made up cost %s %.0f statements at once", k.node, k.madeUp)
+	}
 }

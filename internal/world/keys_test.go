@@ -1,6 +1,7 @@
 package world_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/sha512"
@@ -36,6 +37,14 @@ type nodeKeys struct {
 	joins   bool             // there was no heartbeat since the last of them
 	touched []touch          // what the log has told it of rows
 	good    [world.Keys]good // what it knows of each key
+
+	connections [2]apikey.LastKey
+	entries     [world.Keys]*apikey.Entry[int] // the last that requests got; nil = none, or the key was unknown since
+	readForms   time.Time                      // when the forms were last read, also in vain
+	formsAt     time.Time                      // when they were last read, of this server
+	formsOf     string
+	madeUp      float64   // look-ups of keys that were made up, less those that may be made meanwhile
+	madeUpAt    time.Time // when the last of them ended
 }
 
 // failing is how look-ups fail.
@@ -59,8 +68,11 @@ type lookup struct {
 	err          error
 }
 
-// proven is a proof that a node has read.
-type proven struct{ at, moment time.Time }
+// proven is a proof that a node has read, of the server that was started at run.
+type proven struct {
+	at, moment time.Time
+	run        string
+}
 
 // touch is a change of rows that a node has read of.
 type touch struct {
@@ -85,26 +97,58 @@ const (
 	quick = 90 * time.Millisecond
 	// slow is one that no request gives up for an answer of before slowBound.
 	slow = 600 * time.Millisecond
+	// refreshes is how often a node reads what it does not follow.
+	refreshes = 400 * time.Millisecond
+	// madeUpRate is how many statements a second, and at once, keys that were made up may cost.
+	madeUpRate, madeUpBurst = 50, 50
 )
 
 // keyForms are the forms of the imported keys.
 var keyForms = [world.Forms]apikey.Form{{Digest: apikey.SHA256}, {Digest: apikey.SHA512, Behind: "|"}}
 
+// shortest and longest are imported keys, of as few and as many bytes as they may have.
+var shortest, longest = []byte("8 bytes!"), slices.Concat([]byte("7|another|secret "), bytes.Repeat([]byte("s"), 512-17))
+
 // keyTexts and keyHashes are of all worlds: nothing depends on what they are.
 var keyTexts, keyHashes = func() (texts [world.Keys][]byte, hashes [world.Keys]apikey.Hash) {
-	plain, behind := sha256.Sum256([]byte("secret of theirs")), sha512.Sum512([]byte("another secret"))
+	plain, behind := sha256.Sum256(shortest), sha512.Sum512(longest[2:])
 	for n := range texts {
 		texts[n] = []byte(apikey.Generate())
 		hashes[n], _ = apikey.HashOf(texts[n])
 	}
 	var err [2]error
-	texts[world.Keys-2], texts[world.Keys-1] = []byte("secret of theirs"), []byte("7|another secret")
+	texts[world.Keys-2], texts[world.Keys-1] = shortest, longest
 	hashes[world.Keys-2], err[0] = apikey.SHA256.Parse(hex.EncodeToString(plain[:]))
 	hashes[world.Keys-1], err[1] = apikey.SHA512.Parse(hex.EncodeToString(behind[:]))
 	if errors.Join(err[:]...) != nil {
 		panic(err)
 	}
 	return texts, hashes
+}()
+
+// madeUpTexts are no keys, and may be some. malformed may not; one has the bytes of the digest of a key.
+var (
+	madeUpTexts = [...][]byte{[]byte(apikey.Generate()), []byte("of no one|else"), []byte(apikey.Generate()), []byte("of no one|")}
+	malformed   = func() [][]byte {
+		digest := sha512.Sum512(longest[2:])
+		return [][]byte{make([]byte, len(keyTexts[0])), digest[:], []byte("7 bytes"), slices.Concat(longest, []byte("s")), []byte("a\tsecret"), nil}
+	}()
+)
+
+// mayBeAsked are the hashes of all texts that may be keys.
+var mayBeAsked = func() map[apikey.Hash]bool {
+	all := map[apikey.Hash]bool{}
+	for _, text := range slices.Concat(keyTexts[:], madeUpTexts[:]) {
+		hash, ours := apikey.HashOf(text)
+		_, behind, _ := bytes.Cut(text, []byte("|"))
+		long := sha512.Sum512(behind)
+		if !ours {
+			hash = sha256.Sum256(text)
+			all[sha256.Sum256(long[:])] = len(behind) > 0
+		}
+		all[hash] = true
+	}
+	return all
 }()
 
 func (w *run) newKeys(n *node) *nodeKeys {
@@ -117,7 +161,7 @@ func (w *run) newKeys(n *node) *nodeKeys {
 func (w *run) stepKeys(n *node) {
 	k := n.keys
 	if w.Happens(world.LooksInVain, 1500) {
-		k.inVain, k.how = w.Now().Add(w.In(2500)), failing(w.Rand().IntN(int(failings)))
+		k.inVain, k.how = w.Now().Add(w.In(2500)*max(1, w.pace/2)), failing(w.Rand().IntN(int(failings)))
 		w.Tracef("look-ups of %s fail until %s, in way %d", n, k.inVain.Sub(w.Now()), k.how)
 	}
 	if w.Happens(world.Deafens, 1500) {
@@ -127,6 +171,12 @@ func (w *run) stepKeys(n *node) {
 	}
 	if w.Happens(world.Uses, 3) {
 		w.use(n)
+	}
+	if w.Happens(world.Mistypes, 20) {
+		w.mistype(n)
+	}
+	if w.Happens(world.Floods, 3000) {
+		w.flood(n)
 	}
 	past := w.Now().Add(-2 * keyGrace)
 	k.lookups = slices.DeleteFunc(k.lookups, func(l *lookup) bool { return !l.ended.IsZero() && l.ended.Before(past) })
@@ -146,15 +196,65 @@ type use struct {
 
 func (w *run) use(n *node) {
 	u := &use{node: n, n: (bits.TrailingZeros32(w.Rand().Uint32()) + n.number) % world.Keys, arrived: w.Now()}
+	connection := &n.keys.connections[w.Rand().IntN(len(n.keys.connections))]
 	w.request(func() {
-		u.entry, u.err = n.keys.Authenticate(time.Now(), keyTexts[u.n], new(apikey.LastKey), func() bool { return false })
+		u.entry, u.err = n.keys.Authenticate(time.Now(), keyTexts[u.n], connection, func() bool { return false })
 		u.ended = w.Now()
 	}, func() { w.judgeKey(u) })
+}
+
+// mistype sends what cannot be a key, by a connection of others or a new one.
+func (w *run) mistype(n *node) {
+	r := w.Rand()
+	last := &n.keys.connections[r.IntN(len(n.keys.connections))]
+	text := malformed[r.IntN(len(malformed))]
+	if text == nil || w.Chance(3) {
+		text = slices.Clone(keyTexts[r.IntN(world.Keys-world.Forms)])
+		text[len(text)-1] ^= 1
+	} else if w.Chance(2) {
+		last = new(apikey.LastKey)
+	}
+	var err error
+	w.request(func() {
+		_, err = n.keys.Authenticate(time.Now(), text, last, func() bool { return false })
+	}, func() {
+		w.counts["malformed keys"]++
+		if !errors.Is(err, apikey.ErrMalformed) {
+			w.breaks(whoGetsPages, "%s has for %q: %v", n, text, err)
+		}
+	})
+}
+
+// flood sends made-up keys for a second, each once the one before has been answered.
+func (w *run) flood(n *node) {
+	until := w.Now().Add(time.Second)
+	for i := range madeUpTexts {
+		err := apikey.ErrUnknown
+		w.request(func() {
+			for time.Now().Before(until) && n.lives.Err() == nil && errors.Is(err, apikey.ErrUnknown) {
+				_, err = n.keys.Authenticate(time.Now(), madeUpTexts[i], new(apikey.LastKey), func() bool { return true })
+			}
+		}, func() {
+			w.counts["floods"]++
+			if err == nil {
+				w.breaks(whoGetsPages, "%s takes a key that was made up", n)
+			}
+		})
+	}
+}
+
+// reset notes that a node knows nothing of the log any more.
+func (k *nodeKeys) reset() {
+	k.run.mu.Lock()
+	defer k.run.mu.Unlock()
+	k.resets, k.joins = append(k.resets, k.run.Now()), true
 }
 
 // read notes what a node reads in the log.
 func (k *nodeKeys) read(b changefeed.Beat) {
 	now := k.run.Now()
+	k.run.mu.Lock()
+	defer k.run.mu.Unlock()
 	if k.joins { // nothing tells it of changes from before it joined
 		k.resets, k.joins = append(k.resets, now), false
 	}
@@ -167,7 +267,7 @@ func (k *nodeKeys) read(b changefeed.Beat) {
 	}
 	if !b.Moment.IsZero() {
 		clock := k.node.machine.Clock
-		k.beats = append(k.beats, proven{now, now.Add(clock.Of(b.Moment) - clock.Now())})
+		k.beats = append(k.beats, proven{now, now.Add(clock.Of(b.Moment) - clock.Now()), b.StartedAt})
 	}
 }
 
@@ -180,10 +280,17 @@ func (k *nodeKeys) lookup(ctx context.Context, hashes []apikey.Hash, run string)
 		}
 	}
 	w.mu.Lock()
+	k.judgeCost(hashes, l)
 	k.lookups = append(k.lookups, l)
 	w.mu.Unlock()
 	name := fmt.Sprintf("%s, keys %v of run %q", k.node, l.keys, run)
-	err := w.await(ctx, name, func(m *world.Message) { k.execute(m, l, name) })
+	var err error
+	if len(l.keys) > 0 {
+		err = w.await(ctx, name, func(m *world.Message) { k.execute(m, l, name) })
+	} else { // of made-up keys alone: what bounds their number is not the network
+		time.Sleep(2 * time.Millisecond)
+		k.execute(new(world.Message), l, name)
+	}
 	if err != nil {
 		err = fmt.Errorf("%w: %w", postgres.ErrUnavailable, err)
 	} else {
@@ -198,6 +305,7 @@ func (k *nodeKeys) lookup(ctx context.Context, hashes []apikey.Hash, run string)
 			k.wrong = l.ended
 		}
 	case err == nil:
+		k.judgeFlood(hashes, l)
 		k.wrong = time.Time{}
 		for _, n := range l.keys {
 			if _, known := l.found[keyHashes[n]]; !known {
@@ -250,6 +358,7 @@ func (k *nodeKeys) execute(m *world.Message, l *lookup, name string) {
 func (k *nodeKeys) forms(_ context.Context, run string) (forms []apikey.Form, startedAt string, err error) {
 	w := k.run
 	why := k.node.followed.Refuse(w.Server(), run)
+	k.judgeForms()
 	if w.Now().Before(k.inVain) || why != nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -261,6 +370,7 @@ func (k *nodeKeys) forms(_ context.Context, run string) (forms []apikey.Form, st
 			forms = append(forms, keyForms[i])
 		}
 	}
+	k.formsAt, k.formsOf = w.Now(), w.Run
 	return forms, w.Run, nil
 }
 

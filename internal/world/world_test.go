@@ -227,7 +227,7 @@ func (h holder) Beat(b changefeed.Beat) {
 
 // Reset implements changefeed.Listener.
 func (h holder) Reset(epoch string, cause changefeed.ResetCause) {
-	h.node.keys.resets, h.node.keys.joins = append(h.node.keys.resets, h.run.Now()), true
+	h.node.keys.reset()
 	h.hold(fmt.Sprintf("resets, to epoch %q: %s", epoch, cause))
 }
 

@@ -4,22 +4,20 @@ import "github.com/google/uuid"
 
 // What tests of the exports need of the others: bounds, and what a request finds without a look-up.
 const (
-	MaxAge                  = maxAge
-	RecentAge               = recentAge
-	RefreshEvery            = refreshEvery
-	RecentTimeout           = recentTimeout
-	WaitPause               = waitPause
-	LookupTimeout           = lookupTimeout
-	IdleTTL                 = idleTTL
-	IdleScan                = idleScan
-	RequestTimeout          = requestTimeout
-	LookupBatch             = lookupBatch
-	LookupBacklog           = lookupBacklog
-	UnknownQueriesPerSecond = unknownQueriesPerSecond
-	UnknownQueryBurst       = unknownQueryBurst
-	KeyPrefix               = keyPrefix
-	KeyRandom               = keyRandom
-	Base62                  = base62
+	MaxAge         = maxAge
+	RecentAge      = recentAge
+	RefreshEvery   = refreshEvery
+	RecentTimeout  = recentTimeout
+	WaitPause      = waitPause
+	LookupTimeout  = lookupTimeout
+	IdleTTL        = idleTTL
+	IdleScan       = idleScan
+	RequestTimeout = requestTimeout
+	LookupBatch    = lookupBatch
+	LookupBacklog  = lookupBacklog
+	KeyPrefix      = keyPrefix
+	KeyRandom      = keyRandom
+	Base62         = base62
 )
 
 var (
@@ -29,9 +27,6 @@ var (
 
 // Valid returns the key's entry if a request may rely on it without a look-up, else nil.
 func (c *Cache[T]) Valid(hash Hash) *Entry[T] { return c.valid(c.clock.Now(), hash) }
-
-// HashOf is what a connection has for a key.
-func (l *LastKey) HashOf(key []byte) (Hash, bool) { return l.hashOf(key) }
 
 // Find returns the key's entry; nil = none.
 func (c *Cache[T]) Find(hash Hash) *Entry[T] { return c.find(hash) }

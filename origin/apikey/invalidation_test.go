@@ -63,55 +63,6 @@ func (r *ring) isKnown(n int) bool {
 	return ok
 }
 
-func TestWhereChangesAreFollowedKeysInUseAreNotLookedUp(t *testing.T) {
-	table := newKeyTable(100)
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		r.join()
-		for n := range 100 {
-			table.set(n, func(k *apikey.Key) { k.Workspace = number(1000 + n) })
-			must1(r.use(n))
-		}
-		asked := table.queryCount()
-		n, began := 0, time.Now()
-		const long = 5 * time.Minute
-		r.provenFor(long, func() { // each key every 5 seconds
-			if n++; !r.isKnown(n % 100) {
-				t.Fatalf("a request waits after %v", time.Since(began))
-			}
-		})
-		if asked = table.queryCount() - asked; asked > 0 {
-			t.Errorf("%d queries in %v", asked, long)
-		}
-		for n, concerns := range []func(apikey.Key) []uuid.UUID{
-			func(k apikey.Key) []uuid.UUID { return []uuid.UUID{number(5000), k.ID} },
-			func(k apikey.Key) []uuid.UUID { return []uuid.UUID{k.Workspace} },
-			nil,
-		} {
-			table.set(n, func(k *apikey.Key) { k.Revoked, k.Workspace, k.Tenant = true, number(4000), "U" })
-			kept := r.Find(hashNumber(n))
-			if r.changed(number(6000)); !r.isKnown(n) {
-				t.Error("what concerns another has it looked up")
-			}
-			if concerns == nil {
-				r.allChanged()
-			} else {
-				r.changed(concerns(kept.Key)...)
-			}
-			if r.isKnown(n) {
-				t.Error("relied on although it was changed")
-			}
-			boottimetest.Pass(time.Nanosecond)
-			if key, err := r.use(n); err != nil || !key.Revoked || key.Tenant != "U" || !r.isKnown(n) {
-				t.Errorf("%+v, %v", key, err)
-			}
-			boottimetest.Pass(time.Nanosecond)
-			if r.changed(number(4000)); r.isKnown(n) {
-				t.Error("not found by the workspace that it was moved to")
-			}
-		}
-	})
-}
-
 // What makes an entry one that a request relies on without a look-up.
 func TestWhichEntriesAreReliedOn(t *testing.T) {
 	const long, tick = apikey.MaxAge + time.Millisecond, time.Nanosecond
@@ -205,25 +156,6 @@ func TestWhichEntriesAreReliedOn(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A look-up asks the run that is proven to be the primary's, while the proof is younger than maxAge.
-func TestLookupsNameTheRunOfAYoungProof(t *testing.T) {
-	table := newKeyTable(1)
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		r.prove(time.Now(), "new")
-		for _, want := range []string{"new", ""} {
-			r.allChanged()
-			boottimetest.Pass(time.Nanosecond)
-			_, _ = r.use(0)
-			table.change(func(s *keyTable) {
-				if last := s.runs[len(s.runs)-1]; last != want {
-					t.Errorf("the look-up wants %q, not %q", last, want)
-				}
-			})
-			boottimetest.Pass(apikey.MaxAge)
-		}
-	})
 }
 
 // Look-ups fail while the log proves that the primary is up. A key that a change may have revoked is

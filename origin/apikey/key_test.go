@@ -54,19 +54,6 @@ func TestAMistypedKeyIsNoKey(t *testing.T) {
 	}
 }
 
-// What a connection remembers of its last key answers for that key alone.
-func TestAConnectionRemembersOneKey(t *testing.T) {
-	var last apikey.LastKey
-	a, b := apikey.Generate(), apikey.Generate()
-	for _, text := range []string{strings.Repeat("\x00", len(a)), "", a, a, b, b, a, a[:len(a)-1], a + "0", "0" + a[1:], a, strings.Repeat("\x00", len(a))} {
-		hash, ok := last.HashOf([]byte(text))
-		want, is := apikey.HashOf([]byte(text))
-		if hash != want || ok != is {
-			t.Errorf("%q: %x, %v", text, hash, ok)
-		}
-	}
-}
-
 // A key written down once: what is stored depends on none of this changing.
 func TestTheFormOfKeysDoesNotChange(t *testing.T) {
 	if _, ok := apikey.HashOf([]byte("lk_" + strings.Repeat("0", 34) + "0iqUEf")); !ok {
