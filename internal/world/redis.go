@@ -234,14 +234,6 @@ func (s *Redis) Execute(c *RedisCall) (blocks time.Duration) {
 // Client returns a client whose commands are executed at once.
 func (s *Redis) Client() *redis.Client { return NewRedisClient(s.carry) }
 
-// atOnce returns a client whose reads do not wait for entries.
-func (s *Redis) atOnce() *redis.Client {
-	return NewRedisClient(func(_ context.Context, c *RedisCall) error {
-		s.Execute(c)
-		return nil
-	})
-}
-
 // carry executes a call, and waits as long as that blocks.
 func (s *Redis) carry(ctx context.Context, c *RedisCall) error {
 	began := s.now()

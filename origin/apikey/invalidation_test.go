@@ -54,10 +54,6 @@ func keyRow(id uuid.UUID) changefeed.Touched {
 	return changefeed.Touched{Table: changefeed.Table{Tenant: id.String()}}
 }
 
-func (r *ring) allChanged() {
-	r.Beat(changefeed.Beat{Settled: []*changefeed.Change{{Touched: []changefeed.Touched{changefeed.AllRowsOf(nil)}}}})
-}
-
 func (r *ring) isKnown(n int) bool {
 	_, _, ok := r.known(n)
 	return ok
