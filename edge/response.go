@@ -303,7 +303,9 @@ func (r *response) writePage(x *exchange, q *page.Query) {
 	entry := x.result.Entry
 	r.start(fasthttp.StatusOK)
 	h := &r.lines
-	h.str("ETag", page.TextOf(entry.ETag[:]))
+	h.begin("ETag")
+	*h = append(*h, entry.ETag[:]...)
+	h.end()
 	h.str("Cache-Control", "private, no-cache") // a client may store the page for itself, and must revalidate it before each use
 	h.found(&x.result)
 	if entry.Next != "" {

@@ -21,12 +21,12 @@
 // certain, it names no rows: any of them may have changed. To name too much
 // is safe. To name too little is not, because pages that no named row concerns are kept.
 //
-// # A change is published: at most 9 files
+// # A change is published: at most 10 files
 //
 // On the node that holds the slot:
 //
-//	origin/follower/term.go origin/follower/follower.go origin/follower/decode.go
-//	origin/follower/relation.go internal/list/row.go internal/list/value.go
+//	origin/follower/term.go origin/follower/follower.go origin/follower/upstream.go
+//	origin/follower/decode.go origin/follower/relation.go internal/list/row.go internal/list/value.go
 //	internal/changefeed/entry.go internal/changefeed/codec.go internal/changefeed/redis.go
 package follower
 
