@@ -82,6 +82,10 @@ func (w *run) judgeAccepted(u *use) {
 		k.good[u.n] = good{}
 		return
 	}
+	newer := k.lookedUp(u)
+	if was && until.Before(newer) {
+		w.breaks(revocation, "version %d of key %d at %s was right until %s before a look-up that had ended", key.Limit.Version, u.n, u.node, newer.Sub(until))
+	}
 	if !was || until.Before(oldest.Add(-overlooked)) {
 		w.breaks(revocation, "version %d of key %d at %s was not right since %s ago, more than %s", key.Limit.Version, u.n, u.node, u.ended.Sub(until), bound)
 	}
@@ -113,6 +117,18 @@ func (w *run) judgeAccepted(u *use) {
 			w.breaks(why, "version %d of key %d at %s, which it knows since %s", key.Limit.Version, u.n, u.node, u.arrived.Sub(told))
 		}
 	}
+}
+
+// lookedUp is when the last of the look-ups of the key that ended before the request began.
+func (k *nodeKeys) lookedUp(u *use) (began time.Time) {
+	k.run.mu.Lock()
+	defer k.run.mu.Unlock()
+	for _, l := range k.lookups {
+		if slices.Contains(l.keys, u.n) && l.err == nil && !l.old && !l.ended.IsZero() && l.ended.Before(u.arrived) && l.began.After(began) {
+			began = l.began
+		}
+	}
+	return began
 }
 
 // judgeUnavailable judges that a key could not be looked up.

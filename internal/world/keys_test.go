@@ -288,8 +288,13 @@ func (k *nodeKeys) lookup(ctx context.Context, hashes []apikey.Hash, run string)
 	if len(l.keys) > 0 {
 		err = w.await(ctx, name, func(m *world.Message) { k.execute(m, l, name) })
 	} else { // of made-up keys alone: what bounds their number is not the network
-		time.Sleep(2 * time.Millisecond)
-		k.execute(new(world.Message), l, name)
+		err = w.Send(ctx, &world.Call{Name: name, Decide: func(m *world.Message) {
+			m.Back = 2 * time.Millisecond
+			m.Execute = func() time.Duration {
+				k.execute(m, l, name)
+				return 0
+			}
+		}})
 	}
 	if err != nil {
 		err = fmt.Errorf("%w: %w", postgres.ErrUnavailable, err)

@@ -70,9 +70,10 @@ type Cache[T any] struct {
 	grace   time.Duration
 	clock   *boottime.Clock
 
-	entriesMu sync.RWMutex // guards the next three
+	entriesMu sync.RWMutex // guards the next four
 	entries   map[Hash]*Entry[T]
 	rows      map[uuid.UUID][]*Entry[T] // by the id of the key's row and of its workspace's
+	gone      map[Hash]time.Duration    // by keys that had an entry: when a look-up began that did not find them
 	changedAt time.Duration             // when a change of any key was last applied
 
 	proof       atomic.Pointer[proof] // nil = nothing is proven
@@ -160,7 +161,7 @@ const never = time.Duration(math.MinInt64 / 2)
 // grace bounds how long known keys are accepted while Postgres cannot be reached.
 func NewCache[T any](lookup Lookup, forms Forms, attach func(k Key, value *T), grace time.Duration, clock *boottime.Clock) *Cache[T] {
 	c := &Cache[T]{lookup: lookup, imports: imports{read: forms, clock: clock}, attach: attach, grace: grace, clock: clock,
-		entries: map[Hash]*Entry[T]{}, rows: map[uuid.UUID][]*Entry[T]{}, changedAt: never,
+		entries: map[Hash]*Entry[T]{}, rows: map[uuid.UUID][]*Entry[T]{}, gone: map[Hash]time.Duration{}, changedAt: never,
 		queue: lookupQueue{calls: map[Hash]*lookupCall{}}, unknownLimiter: rate.NewLimiter(unknownQueriesPerSecond, unknownQueryBurst)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.done.Go(c.refresh)
@@ -175,11 +176,10 @@ func (c *Cache[T]) Close() {
 	c.done.Wait()
 }
 
-// Authenticate returns the entry of the key with this text. Where memory has no
-// valid one, it calls suspect and waits for a look-up. The caller read now when the request arrived: reading the clock again
-// costs as much as all the rest. last is of the connection that the text came by. suspect says whether the
-// client has sent too many unknown keys: then a key that is new to this node
-// waits behind those of other clients.
+// Authenticate returns the entry of the key with this text. Where memory has no valid one, it calls suspect and waits
+// for a look-up. The caller read now when the request arrived: reading the clock again costs as much as all the rest.
+// last is of the connection that the text came by. suspect says whether the client has sent too many unknown keys: then
+// a key that is new to this node waits behind those of other clients.
 // Errors: ErrMalformed, ErrUnknown, or postgres.ErrUnavailable and its kinds.
 func (c *Cache[T]) Authenticate(now time.Time, text []byte, last *LastKey, suspect func() bool) (*Entry[T], error) {
 	var room [MaxForms]Hash
@@ -390,16 +390,19 @@ func (c *Cache[T]) update(hashes []Hash) error {
 	return nil
 }
 
-// store keeps the result of a look-up, unless a look-up that began later has
-// already stored its own. began is when this look-up began.
+// store keeps the result of a look-up that began then, unless one that began later has already stored its own.
 func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) {
 	c.entriesMu.Lock()
 	defer c.entriesMu.Unlock()
 	before := c.entries[hash]
+	goneAt, isGone := c.gone[hash]
 	switch {
-	case before != nil && time.Duration(before.validatedAt.Load()) > began:
+	case before != nil && time.Duration(before.validatedAt.Load()) > began, isGone && goneAt > began:
 		return
 	case !exists:
+		if before != nil {
+			c.gone[hash] = began
+		}
 		c.evict(before)
 		return
 	case before != nil && before.Key == key:
@@ -497,6 +500,8 @@ func (c *Cache[T]) scan(now time.Duration) (due []Hash, idle []*Entry[T]) {
 func (c *Cache[T]) evictIdle(idle []*Entry[T]) {
 	c.entriesMu.Lock()
 	defer c.entriesMu.Unlock()
+	now := c.clock.Now()
+	maps.DeleteFunc(c.gone, func(_ Hash, at time.Duration) bool { return now-at > lookupTimeout }) // whoever began before has ended
 	for _, e := range idle {
 		if present := c.entries[e.hash]; present != nil && !present.used.Load() {
 			c.evict(present)

@@ -329,34 +329,6 @@ func TestAHungServerCostsOneShortWait(t *testing.T) {
 	})
 }
 
-// Two look-ups of a key may be under way at once, the refresher's and a
-// request's: the one that began later is right, whichever ends first.
-func TestALateAnswerDoesNotOverruleANewerOne(t *testing.T) {
-	table := newKeyTable(1)
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		must1(r.use(0))
-		boottimetest.Pass(apikey.MaxAge + apikey.RefreshEvery*15/8) // it has not been used for so long that the refresher lets it get old
-		table.change(func(s *keyTable) { s.delay = apikey.RefreshEvery })
-		before := table.queryCount()
-		var slow sync.WaitGroup
-		slow.Go(func() { _, _ = r.use(0) })
-		synctest.Wait()
-		if table.queryCount() != before+1 {
-			t.Fatalf("%d queries", table.queryCount()-before)
-		}
-		table.set(0, func(k *apikey.Key) { k.Revoked = true })
-		table.change(func(s *keyTable) { s.delay = 0 })
-		boottimetest.Pass(apikey.RefreshEvery * 3 / 4) // the refresher has asked meanwhile
-		for range 20 {                                 // and the request notices late
-			if key, err := r.use(0); err != nil || !key.Revoked {
-				t.Fatalf("revoked, and then not: %+v, %v", key, err)
-			}
-			boottimetest.Pass(apikey.RefreshEvery / 10)
-		}
-		slow.Wait()
-	})
-}
-
 func TestCloseWaitsForLookups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := newKeyTable(1)
