@@ -95,6 +95,15 @@ type Touched struct {
 // AllRowsOf says that each row of a list may have changed, whose ever it is; nil = each key.
 func AllRowsOf(l *list.List) Touched { return Touched{Table: Table{List: l, All: true}} }
 
+// AllRows says that each row of the lists may have changed, and each key.
+func AllRows(lists ...*list.List) []Touched {
+	all := []Touched{AllRowsOf(nil)}
+	for _, l := range lists {
+		all = append(all, AllRowsOf(l))
+	}
+	return all
+}
+
 // TermStart is the first entry of a term: a follower has taken the slot.
 type TermStart struct {
 	Previous Position `json:"p"` // of the last entry before it; a reader at another position has a gap

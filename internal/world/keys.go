@@ -116,7 +116,7 @@ func (x *transaction) touchedAccounts(before *State) (all []changefeed.Touched) 
 		}
 	}
 	if x.allKeys {
-		all = []changefeed.Touched{changefeed.AllRowsOf(nil)}
+		all = changefeed.AllRows()
 	}
 	return all
 }

@@ -324,7 +324,7 @@ func (p *Postgres) emit(touchesAll bool) {
 	next.LSN = uint64(len(p.wal) + 1)
 	x := &transaction{xid: xid, lsn: next.LSN, visible: true, change: changefeed.Change{XID: xid, LSN: next.LSN}}
 	if touchesAll {
-		x.change.Touched = []changefeed.Touched{changefeed.AllRowsOf(nil), changefeed.AllRowsOf(p.List)}
+		x.change.Touched = changefeed.AllRows(p.List)
 	}
 	p.wal, p.walStates = append(p.wal, x), append(p.walStates, next)
 	p.flushed = next.LSN

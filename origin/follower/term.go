@@ -305,10 +305,7 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 	t.unlisted.settle(v.Snapshot)
 	if v.Version != t.version {
 		for _, c := range t.unlisted { // each of them may touch anything
-			c.Change.Touched = []changefeed.Touched{changefeed.AllRowsOf(nil)}
-			for _, l := range t.options.Lists.Lists {
-				c.Change.Touched = append(c.Change.Touched, changefeed.AllRowsOf(l))
-			}
+			c.Change.Touched = changefeed.AllRows(t.options.Lists.Lists...)
 			t.publishChange(c)
 		}
 		if err := t.announceSchemaChange(ctx, v); err != nil {
