@@ -27,8 +27,11 @@ func compile(text string) (*lua.FunctionProto, error) {
 		return nil, err
 	}
 	made, err := lua.Compile(tree, "script")
+	if err != nil {
+		return nil, err
+	}
 	compiled.Store(text, made)
-	return made, err
+	return made, nil
 }
 
 // interpreter runs the scripts of a server, one after the other.
