@@ -182,11 +182,11 @@ func recordOf(x *exchange, status int, took time.Duration) *Record {
 		}
 		r.RateLimitPolicy, r.RateLimit = headerText(x.conn.response.lines.value("RateLimit-Policy")), headerText(x.conn.response.lines.value("RateLimit"))
 	}
-	t := x.tracked
-	if t != nil && x.failure == nil {
-		r.Round, r.FullCause = t.Kind.String(), t.Cause.String()
+	tracked := x.tracked != nil && x.failure == nil
+	if tracked {
+		r.Round, r.FullCause = x.tracked.Kind.String(), x.tracked.Cause.String()
 	}
-	if x.result.Entry != nil || t != nil && x.failure == nil {
+	if x.result.Entry != nil || tracked {
 		r.Tier, r.CacheStatus, r.ProofAge, r.Missed = x.result.Source.String(), cacheStatusOf(&x.result), x.result.Age.Seconds(), x.result.Missed
 	}
 	return r
