@@ -21,7 +21,7 @@ var (
 	formOfAnswers = promise{"Answers", "Each answer names its request: by the `X-Request-Id` that was sent"}
 	sameTag       = promise{"Answers", "The same `ETag` means the same rows and the same next page"}
 	whoGetsPages  = promise{"Answers", "A key that is malformed or unknown gets 401."}
-	noneLost      = promise{"Answers", "A node that is told to stop answers all that it has taken"}
+	noneLost      = promise{"Answers", "A node that drains answers all that it has taken"}
 	saysWhere     = promise{"Freshness", "`Cache-Status` says where it came from"}
 	neverStale    = promise{"Freshness", "If none comes in a quarter of the bound, or memory does not have the page, it is read from the primary"}
 	ownTenant     = promise{"Keys", "A key sees the rows of its workspace's tenant, and no other."}

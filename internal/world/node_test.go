@@ -364,9 +364,9 @@ func TestConnectionsThatAreCut(t *testing.T) {
 	})
 }
 
-// A node that is told to stop answers all that it has taken, and closes each connection with its next answer. A client that then asks
+// A node that drains answers all that it has taken, and closes each connection with its next answer. A client that then asks
 // another node loses no request. It writes all usage, then ends what it has, and no goroutine is left.
-func TestANodeThatIsToldToStop(t *testing.T) {
+func TestANodeThatDrains(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {
 		first, second := s.start("one"), s.start("two")
 		const taken = 10
@@ -381,7 +381,7 @@ func TestANodeThatIsToldToStop(t *testing.T) {
 		first.stop()
 		synctest.Wait()
 		if ready := first.ready(); ready.status != http.StatusServiceUnavailable {
-			t.Errorf("it is told to stop: %+v", ready)
+			t.Errorf("it drains: %+v", ready)
 		}
 		time.Sleep(time.Second)
 		goOn()
